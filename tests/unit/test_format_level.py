@@ -37,9 +37,13 @@ class Node:
 
     def __init__(self, spoken, others=("n2", "n3"), notes=None):
         self.view = SimpleNamespace(notes=notes or {})
-        software = {name: PeerVersion(each, f"rt 0.{each}") for name, each in spoken.items()}
-        self.peers = SimpleNamespace(spoken=spoken, versions=lambda: software)
+        self.peers = SimpleNamespace(spoken=spoken, versions=self.versions)
         self.gate = LevelGate("n1", lambda: others, lambda: self.peers, lambda: self.view)
+
+    def versions(self):
+        """The version of each member that is connected."""
+        spoken = self.peers.spoken.items()
+        return {name: PeerVersion(each, f"rt 0.{each}") for name, each in spoken}
 
 
 def test_a_node_reads_the_levels_that_it_speaks_and_each_has_its_words():
@@ -91,7 +95,7 @@ def test_a_node_does_not_start_on_what_it_may_not_be_able_to_read():
 @pytest.mark.parametrize(
     ("spoken", "named"),
     [
-        ({}, ["n2 has not been heard", "n3 has not been heard"]),
+        ({}, ["n2 is not connected", "n3 is not connected"]),
         ({"n2": NEWEST, "n3": 9}, ["node n3 runs rt 0.9, which reads up to level 9"]),
     ],
 )

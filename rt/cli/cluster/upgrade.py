@@ -88,8 +88,8 @@ def _show(answer: dict[str, Any]) -> None:
         since = printable(str(features[level]["since"])) if level in features else ""
     say(f"level     {level} of the cluster's formats{raised}")
     for name, reads, software in rows:
-        heard = f"reads up to level {reads}" if reads else "was not heard yet"
-        say(f"node      {name}: {software or 'not connected now'}, {heard}")
+        known = f"{software}, reads up to level {reads}" if reads else "not connected now"
+        say(f"node      {name}: {known}")
     oldest = f"rt {since} and later" if since else "every version of rt that its nodes ran"
     say(f"downgrade possible to {oldest}: all that is written can be read there")
     if level >= newest:

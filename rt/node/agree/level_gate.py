@@ -62,14 +62,13 @@ class LevelGate:
             return None
 
     def nodes(self) -> dict[str, tuple[int, str]]:
-        """Return by member the level that it reads, 0 if unknown, and its software."""
-        peers, spoken = self._peers(), self._spoken
+        """Return by member the level that it reads, 0 unless it is connected, and its software."""
+        peers = self._peers()
         versions = peers.versions() if peers else {}
         found = {self._name: (NEWEST, SOFTWARE)}
         for name in self._others():
             version = versions.get(name)
-            software = (version.software or _OLD) if version else ""
-            found[name] = (spoken.get(name, 0), software)
+            found[name] = (version.protocol, version.software or _OLD) if version else (0, "")
         return dict(sorted(found.items()))
 
     def obstacles(self) -> list[str]:
@@ -77,10 +76,9 @@ class LevelGate:
         found = []
         for name, (level, software) in self.nodes().items():
             if not level:
-                found.append(f"node {name} has not been heard since node {self._name} was started")
+                found.append(f"node {name} is not connected to node {self._name}")
             elif level < NEWEST:
-                runs = software or _OLD
-                found.append(f"node {name} runs {runs}, which reads up to level {level}")
+                found.append(f"node {name} runs {software}, which reads up to level {level}")
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
