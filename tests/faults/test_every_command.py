@@ -6,6 +6,8 @@ import shutil
 import signal
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from rt.config.settings import load
 from rt.node.settings.node import NodeSettings
@@ -32,6 +34,11 @@ def done(*arguments):
     """Run a command here, and demand that it succeeds."""
     result = run(*arguments)
     assert result.exit_code == 0, result.output
+
+
+def certificate(path):
+    """Return a certificate of a file."""
+    return x509.load_pem_x509_certificate(path.read_bytes())
 
 
 def command(prepare):
@@ -145,8 +152,17 @@ def certs_issue(world, home):
 @command
 def certs_renew(world, home):
     """Replace a certificate."""
-    arguments, check = certs_issue(world, home)
+    arguments, is_usable = certs_issue(world, home)
     done(*arguments)
+    old = certificate(home / "certs" / "jfk.pem").serial_number
+
+    def check():
+        key = serialization.load_pem_private_key((home / "certs" / "jfk.key").read_bytes(), None)
+        new = certificate(home / "certs" / "jfk.pem")
+        assert new.serial_number != old, "it was not replaced"
+        assert new.public_key() == key.public_key(), "key and certificate do not match"
+        is_usable()
+
     return ["certs", "renew", "jfk", "--dir", home / "certs"], check
 
 
@@ -157,7 +173,9 @@ def certs_revoke(world, home):
     done(*arguments)
 
     def check():
-        assert (home / "certs" / "crl.pem").exists()
+        crl = x509.load_pem_x509_crl((home / "certs" / "crl.pem").read_bytes())
+        serial = certificate(home / "certs" / "jfk.pem").serial_number
+        assert crl.get_revoked_certificate_by_serial_number(serial), "it is not on the list"
 
     return ["certs", "revoke", "jfk", "--dir", home / "certs"], check
 
