@@ -85,9 +85,10 @@ class MergedLog:
     number: int = 0
     index: int = 0
     digest: bytes = EMPTY_DIGEST
+    log_id: str = "0" * 32
 
     def __post_init__(self) -> None:
-        identity = LogIdentity(MERGED, "flights", "out", "0" * 32, TIME_NS)
+        identity = LogIdentity(MERGED, "flights", "out", self.log_id, TIME_NS)
         self.appender = Appender(self.disk, self.directory, identity)
         self.appender.recover()
         self.next_file = START

@@ -4,23 +4,17 @@ After `rt standby promote --now` a cluster goes on from a copy. What the lost cl
 beyond the end of the copy may have come again from its publishers, in another order, or be missing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
 
 from rt.errors import Misuse
 from rt.events import Gap
 from rt.format.message import Batch
-from rt.format.ranges import EMPTY_DIGEST
-from rt.format.scan import next_header
-from rt.format.walk import Walk
 from rt.log.files.directory import LogDirectory
-from rt.log.read.proof import Proof
+from rt.log.read.proof import NOTHING, Proof, boundaries
 from rt.log.read.reader import Reader
 from rt.position import START, Position
-
-_NOTHING: Final = Proof(0, EMPTY_DIGEST)
 
 Spans = list[tuple[int, int]]  # of sequence numbers: first, and the one after the last
 
@@ -66,7 +60,7 @@ def divergence(
     cut, proof = _last_equal(first, second)
     if cut == START:
         raise Misuse(f"{first.path} and {second.path} do not begin alike: no common beginning")
-    ours, theirs = _after(first, cut, groups or {}), _after(second, cut, groups or {})
+    ours, theirs = messages_after(first, cut, groups), messages_after(second, cut, groups)
     missing = {name: _without(spans, theirs.get(name, [])) for name, spans in ours.items()}
     return Divergence(
         cut, proof, sum(end - begin for spans in ours.values() for begin, end in spans),
@@ -76,7 +70,7 @@ def divergence(
 
 def _last_equal(first: LogDirectory, second: LogDirectory) -> tuple[Position, Proof]:
     """Return the last boundary up to which both logs are equal, by their digests."""
-    at, proof = START, _NOTHING
+    at, proof = START, NOTHING
     for start in first.manifest.order:
         one, other = first.manifest.rolled[start], second.manifest.rolled.get(start)
         if other is None or not one.digest or (one.digest, one.next) != (other.digest, other.next):
@@ -86,28 +80,24 @@ def _last_equal(first: LogDirectory, second: LogDirectory) -> tuple[Position, Pr
     for log in (first, second):
         if log.is_gone(at):
             raise _archived(log, at)
-    for mine, theirs in zip(_boundaries(first, at), _boundaries(second, at), strict=False):
+    for mine, theirs in zip(boundaries(first, at), boundaries(second, at), strict=False):
         if mine != theirs:
             break
         at, proof = mine
     return at, proof
 
 
-def _boundaries(log: LogDirectory, start: Position) -> Iterator[tuple[Position, Proof]]:
-    """Yield where each range of a file ends, and the proof there."""
-    if not log.has_file(start):
-        return
-    with closing(log.open_file(start)) as file:
-        walk = Walk(start, merged=True)
-        while next_header(file.pread, walk, file.size()):
-            done = walk.range
-            if walk.at_boundary and done is not None:
-                yield walk.position, Proof(done.number + done.messages, done.digest)
+def messages_after(
+    log: LogDirectory, cut: Position, groups: Mapping[str, str] | None = None
+) -> dict[str, Spans]:
+    """Return the sequence numbers of the messages after a position, by session or group.
 
-
-def _after(log: LogDirectory, cut: Position, groups: Mapping[str, str]) -> dict[str, Spans]:
-    """Return the sequence numbers of the messages after a position, by session or group."""
+    Raises:
+        Misuse: a file that has to be read was archived.
+        CorruptLog: the log is damaged.
+    """
     found: dict[str, Spans] = {}
+    groups = groups or {}
     with closing(Reader(log, cut)) as reader:
         while (item := reader.poll()) is not None:
             if isinstance(item, Gap):

@@ -1,19 +1,27 @@
 """Each command that writes is killed in the middle of a change, and run again: it gets done."""
 
+import json
 import os
 import random
 import shutil
 import signal
+from contextlib import closing
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from rt.client.standby import RECORD_NAME, STATE_NAME
 from rt.config.settings import load
+from rt.log.files.directory import LogDirectory
+from rt.log.read.proof import boundaries
+from rt.net.authority.succession import Succession
+from rt.node.founding.carried_state import CarriedState
 from rt.node.settings.node import NodeSettings
 from rt.offload.offload import offload
 from rt.offload.store import open_store
 from rt.subscriber import Subscriber
+from sequencer.ledger.ledger import Ledger
 from tests.commands import run
 from tests.faults.dying import Program
 from tests.logs import MergedLog
@@ -215,6 +223,65 @@ def stream_create(world, home):
         assert os.listdir(home / "n1" / "trains" / "state")
 
     return ["stream", "create", "trains", "--config", home / "n1.toml"], check
+
+
+def copied(world, home):
+    """Make a copy of the log, and an authority; return where its third range ends."""
+    shutil.copytree(world.log, home / STREAM / "out")
+    done("certs", "init", home / "certs")
+    with closing(LogDirectory(str(home / STREAM / "out"))) as log:
+        log.refresh()
+        [(cut, proof), *_] = boundaries(log, log.files()[2])
+        return log.manifest.identity.id, cut, proof
+
+
+@command
+def standby_promote(world, home):
+    """Give a cluster up."""
+    old, cut, proof = copied(world, home)
+    state = Ledger()
+    state.end, state.number, state.digest = cut, proof.number, proof.digest
+    carried = CarriedState(STREAM, old, 1, {}, ("n1",), state.encode())
+    (home / STREAM / STATE_NAME).write_bytes(carried.encode())
+    (home / STREAM / RECORD_NAME).write_text("{}")
+
+    def check():
+        assert os.listdir(home / STREAM).count("standby.succession") == 1
+        word = json.loads((home / STREAM / "standby.succession").read_text())
+        for number in (2, 3, 4):
+            text = (home / "new" / f"n{number}.toml").read_text()
+            assert f'log_id = "{word["new"]}"' in text
+        done("node", "found", "--config", home / "new" / "n2.toml")
+
+    return ["standby", "promote", home / "new", "--root", home, "--stream", STREAM, "--now",
+            "--authority", home / "certs"], check  # fmt: skip
+
+
+@command
+def standby_rejoin(world, home):
+    """Have a copy follow the log that goes on."""
+    old, cut, proof = copied(world, home)
+    word = Succession(STREAM, old, "1" * 32, str(cut), proof.number, proof.digest.hex(), "b:1",
+                      "ops", 7)  # fmt: skip
+    (home / STREAM / "standby.succession").write_text(word.signed(str(home / "certs")))
+
+    def check():
+        assert payloads(home) == world.payloads[: proof.number]
+        done("verify", home / STREAM / "out")
+        [aside] = (home / STREAM).glob("quarantine.out.*")
+        assert (aside / "beyond.tsv").exists()
+        done("verify", aside)
+
+    return [
+        "standby",
+        "rejoin",
+        "--root",
+        home,
+        "--stream",
+        STREAM,
+        "--certs",
+        home / "certs",
+    ], check
 
 
 @command

@@ -142,12 +142,21 @@ SITES = ("A site is changed on purpose, or comes back", "A site is lost")
 def test_the_blocks_about_a_second_site_run_and_it_goes_on(site):
     """A planned change is rehearsed by what is written, and done at night by the same."""
     mine = [(heading, block) for heading, block in blocks() if heading in SITES]
-    assert len(mine) == 4
-    for _, block in mine:
+    assert len(mine) == 7
+    stops = {
+        "flights-c --root": ["standby", *(f"flights-b/n{n}.toml" for n in (4, 5, 6))],
+        "standby rejoin --root standby": [f"flights/n{n}.toml" for n in (1, 2, 3)],
+    }
+    for _, block in mine[:2]:
         site.perform(block)
     names = sorted(name for name in site.nodes if name.startswith("flights-b"))
     assert names == ["flights-b/n4.toml", "flights-b/n5.toml", "flights-b/n6.toml"]
     assert os.path.exists(os.path.join(site.directory, "copied", "flights", "out", "log.0.0"))
+    for _, block in mine[2:]:
+        for words, names in stops.items():
+            for name in names if words in block and "dry-run" not in block else ():
+                site.stop(name)
+        site.perform(block)
 
 
 def test_each_block_of_the_runbook_runs_and_leaves_a_healthy_cluster(site):

@@ -14,7 +14,7 @@ from rt import Publisher, Subscriber
 from rt.client.standby import StateCarrier
 from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
-from rt.node.founding.carried_state import carried_state
+from rt.node.founding.carried_state import carried_state, read_carried
 from rt.node.founding.cluster_files import founding_lines
 from rt.node.founding.layout import ClusterLayout
 from rt.position import Position
@@ -83,7 +83,7 @@ def test_a_sealed_cluster_is_continued_by_another_and_nothing_is_lost_or_doubled
         assert eventually(lambda: str(pull.status().durable_place) == sealed["end"], 60)
         state = state_since(old, sealed["index"], tmp_path / "state.json")
         copy = old.out("sub")
-        lines = founding_lines(copy, STREAM, [], state, keeps_id=True)
+        lines = founding_lines(copy, STREAM, [], state, log_id=read_carried(state).log)
         assert str(old.ask({"do": "end"})["end"]) == sealed["end"], "nothing came after the seal"
         layout = ClusterLayout(authority=str(old_root / "certs"))
         with ArchiveCluster(
@@ -262,3 +262,83 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
         again = run("standby", "compare", lost[0], str(tmp_path / "reader" / STREAM / "out"))
         assert again.exit_code == 0, again.output
     assert texts == [*first, *late, b"after"]
+
+
+def promoting(old, directory, root):
+    """Return the command that gives a cluster up."""
+    authority = os.path.join(old.root, "certs")
+    return ["standby", "promote", str(directory), "--root", root, "--stream", STREAM, "--now",
+            "--authority", authority]  # fmt: skip
+
+
+def test_a_promoted_copy_does_not_grow_and_is_promoted_once(standby, tmp_path):
+    """Two clusters must not continue one log, nor one of them lack what the other took."""
+    old, pull, carrier, _ = standby
+    root = os.path.join(old.clients, "sub")
+    assert eventually(lambda: carrier.record.state_index, 60)
+    writing = run(*promoting(old, tmp_path / "early", root))
+    assert writing.exit_code == 2
+    assert "a promoted copy must not grow: stop rt pull --standby" in writing.stderr
+    carrier.stop()
+    pull.stop()
+    made = run(*promoting(old, tmp_path / "second", root))
+    assert made.exit_code == 0, made.output
+    assert f"rt standby fence --root {root}" in made.stderr
+    refused = run("pull", "--root", root, "--stream", STREAM, "--once", *link(old, "subscriber"))
+    assert refused.exit_code == 2
+    assert "takes nothing more: it was promoted" in refused.stderr
+    again = run(*promoting(old, tmp_path / "third", root))
+    assert again.exit_code == 2
+    assert "two clusters must not continue one log" in again.stderr
+
+
+def test_a_cluster_that_was_given_up_is_sealed_when_it_comes_back(standby, tmp_path):
+    """A partition: the old site merged on. It hears of the new log, keeps its tail and follows."""
+    old, pull, carrier, _ = standby
+    push, copy = old.push(keep_s=3600), os.path.join(old.clients, "sub")
+    publisher = old.publisher("jfk")
+    publisher.publish_many([b"%d" % each for each in range(100)])
+    publisher.flush("merged", timeout_s=60)
+    end = old.ledger("n1").end
+    assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
+    carrier.stop()
+    pull.stop()
+    publisher.publish_many([b"late %d" % each for each in range(50)])
+    publisher.flush("merged", timeout_s=60)
+    push.stop()
+    new, _ = promoted(old, tmp_path, "--now")
+    with new, open(os.path.join(copy, STREAM, "standby.succession"), encoding="utf-8") as file:
+        new.push()
+        publisher.publish(b"after")
+        publisher.flush("merged", timeout_s=60)
+        fencing = ["standby", "fence", "--root", copy, "--stream", STREAM, *link(old, "subscriber")]
+        for words in ("its log ends at", "was sealed before"):  # it may be run again
+            told = run(*fencing)
+            assert told.exit_code == 0, told.output
+            assert words in told.stdout
+        with pytest.raises(Refused, match="continues at localhost"):
+            old.ask({"do": "end", "latest": True}, who="subscriber")
+        with pytest.raises(Refused, match="and this is"):
+            new.ask({"do": "succeed", "succession": file.read()}, who="n4")
+        for name in list(old.nodes):
+            old.stop(name)
+        root = os.path.join(old.root, "n1")
+        rejoins_a_node(root, file.name, os.path.join(new.root, "certs"))
+        pulled = run("pull", "--once", "--root", root, "--stream", STREAM, *link(new, "subscriber"))
+        assert pulled.exit_code == 0, pulled.output
+        here = payloads(root)
+    late = [b"late %d" % each for each in range(50)]
+    assert here == [*(b"%d" % each for each in range(100)), *late, b"after"]
+
+
+def rejoins_a_node(root, succession, certs):
+    """Demand that a node's log becomes a copy of the new one, and that its tail is kept."""
+    words = ["standby", "rejoin", "--root", root, "--stream", STREAM, "--succession", succession]
+    dry, found = (json.loads(run(*words, "--certs", certs, "--json", *more).stdout)
+                  for more in (["--dry-run"], []))  # fmt: skip
+    assert dry == found
+    assert found["beyond"] == {"jfk": [[100, 150]]}
+    with open(os.path.join(found["aside"], "beyond.tsv"), encoding="utf-8") as file:
+        assert file.read().splitlines()[1:] == ["jfk\t100\t149"]
+    for each in (os.path.join(root, STREAM, "out"), found["aside"]):
+        assert run("verify", each).exit_code == 0

@@ -15,6 +15,7 @@ from rt.config.settings import load
 from rt.errors import Misuse, Refused
 from rt.net.admin import ADMIN_ALPN, ask
 from rt.net.authority.certificates import certificate_files
+from rt.net.authority.succession import Succession
 from rt.net.exchange import decode_fields, receive_all, receive_line, send_all
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import STATUS_ALPN
@@ -68,6 +69,7 @@ ASKING = {
     "session show": ["jfk"],
     "session take": ["jfk"],
     "standby promote": ["{root}/new", "--drained", "--root", "{root}", "--timeout", "1"],
+    "standby fence": ["--root", "{root}", "--succession", "{root}/succession", "--timeout", "60"],
     "status": [],
     "trace": ["jfk:1"],
 }
@@ -75,7 +77,7 @@ ASKING = {
 LOCAL = {
     "bundle", "certs issue", "cluster init", "cursor forget", "cursor list", "cursor reset",
     "cursor show", "node adopt-state", "node found", "publish", "query", "restore",
-    "standby status", "subscribe", "up",
+    "standby rejoin", "standby status", "subscribe", "up",
 }  # fmt: skip
 
 
@@ -88,6 +90,9 @@ class Site:
         settings = load(NodeSettings, self.place.config, "node", {}, {"reserve": 0})
         self.node = Node(settings, founding=True)
         self.node.start()
+        word = Succession(OTHER, "a", "b", "0.0.0", 0, "0" * 32, "c:1", "ops", 0)
+        with open(os.path.join(self.root, "succession"), "x", encoding="utf-8") as file:
+            file.write(word.signed(os.path.join(self.root, "certs")))
 
     def contexts(self, stream=OTHER, who="operator"):
         """Return contexts for questions about a stream."""

@@ -142,7 +142,7 @@ class ClusterOptions:
     """ClusterOptions: the options of `rt cluster init`, which `rt standby promote` takes too.
 
     Attributes:
-        keeps_id: whether the log of `source` keeps its id; see `founding_lines`.
+        log_id: the id of the cluster's log; see `founding_lines`.
         grants: a file of grants to begin with; "" for none.
     """
 
@@ -160,7 +160,7 @@ class ClusterOptions:
     node_certs: str
     authority: str
     as_json: bool
-    keeps_id: bool = False
+    log_id: str = ""
     grants: str = ""
 
 
@@ -168,7 +168,7 @@ def write_cluster(options: ClusterOptions) -> list[Place]:
     """Write a cluster's files; return its nodes."""
     source, stream = options.source, options.stream
     founded = (
-        founding_lines(source, stream, options.groups, options.state, keeps_id=options.keeps_id)
+        founding_lines(source, stream, options.groups, options.state, log_id=options.log_id)
         if source else ()
     )  # fmt: skip
     layout = ClusterLayout(

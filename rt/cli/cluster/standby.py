@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final
 
 import click
@@ -15,10 +15,12 @@ from rt.cli.cluster.cluster import (
     show_cluster,
     write_cluster,
 )
+from rt.cli.cluster.succession import fence, rejoin_command
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Seconds, flag, json_option
+from rt.client.promotion import complete_succession, succession, succession_path
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
 from rt.errors import Misuse, RtError, spoken
@@ -33,7 +35,7 @@ from rt.names import merged_directory
 from rt.net.admin import reading_answers
 from rt.net.authority.files import write_file
 from rt.net.authority.grants import GRANTS_NAME
-from rt.node.founding.cluster_files import CLIENTS_NAME, Place
+from rt.node.founding.cluster_files import CLIENTS_NAME, Place, free_addresses
 from rt.node.founding.from_copy import parse_groups
 from rt.position import Position
 from rt.text import counted, printable, size_text, time_text
@@ -44,7 +46,7 @@ _POLL_S: Final = 0.2
 
 @click.group(cls=CommandGroup)
 def standby() -> None:
-    """Show how far a standby is, promote it to a cluster, and compare what the lost one had.
+    """Show how far a standby is, promote it to a cluster, and have a lost one follow that.
 
     A standby is a copy that rt pull --standby keeps, with the cluster's state beside it: policy,
     leases, cursors, groups and owners of sessions.
@@ -53,8 +55,14 @@ def standby() -> None:
     rt standby status --root copy --stream flights --max 30
     rt standby promote new --root copy --stream flights --now --dry-run
     rt standby promote new --root copy --stream flights --drained --config old/clients.toml
+    rt standby fence --root copy --stream flights --config old/clients.toml
+    rt standby rejoin --root n1 --stream flights --succession copy/flights/standby.succession
     rt standby compare n1/flights/out copy/flights/out
     """  # noqa: D301 - click reads the backspace character
+
+
+standby.add_command(fence)
+standby.add_command(rejoin_command)
 
 
 @standby.command()
@@ -155,7 +163,9 @@ def promote(
 
     With --now, the log goes on from what the standby has. What the old cluster had merged beyond
     that is missing, unless publishers still have it. The log gets a new id, so that copies of the
-    old one, which may hold more, are refused. The old cluster must not run again.
+    old one, which may hold more, are refused. With --authority, rt standby fence seals the old
+    cluster when it comes back, and rt standby rejoin makes its copies those of the new log;
+    without, it must not run again.
 
     Then found and start the nodes as this prints it. Options are those of rt cluster init;
     --authority names the directory of the old cluster's certificates, to keep them and the grants.
@@ -171,6 +181,9 @@ def promote(
         _say_missing(settings, drained=drained, as_json=given["as_json"])
         return
     if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+        if is_now and complete_succession(settings, directory):
+            say(f"the promotion that was interrupted is complete; its files are in {directory}")
+            return
         words = f"{directory} holds the files of a cluster; name another directory"
         raise Misuse(f"{words}, or go on with rt cluster seal --moved-to, and start those nodes")
     if drained:
@@ -183,17 +196,37 @@ def promote(
     # a copy of the state, since rt pull --standby goes on to replace its own
     write_file(path, carried.encode(), force=True)
     grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
-    given["names"] = given["names"] or carried.fresh_names(
-        len(given["addresses"]) or given["count"]
-    )
-    options = ClusterOptions(
-        directory, settings.stream, merged_directory(settings.root, settings.stream), path,
-        keeps_id=drained, grants=grants if os.path.exists(grants) else "", **given,
-    )  # fmt: skip
-    places = write_cluster(options)
+    given["addresses"] = given["addresses"] or free_addresses(given["count"])
+    given["names"] = given["names"] or carried.fresh_names(len(given["addresses"]))
+    grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
+    source = merged_directory(settings.root, settings.stream)
+    with _continued(settings, carried.log, given, drained=drained) as log_id:
+        options = ClusterOptions(
+            directory, settings.stream, source, path, log_id=log_id,
+            grants=grants if os.path.exists(grants) else "", **given,
+        )  # fmt: skip
+        places = write_cluster(options)
     if drained:
         _move(settings, places)
+    elif given["authority"]:
+        note(f"{succession_path(settings)} says where the log continues; tell the old cluster:")
+        note(f"  rt standby fence --root {settings.root} --stream {settings.stream}")
     show_cluster(options, places)
+
+
+def _continued(
+    settings: ConnectionSettings, log: str, given: dict[str, Any], *, drained: bool
+) -> AbstractContextManager[str]:
+    """Return what yields the id of the log that goes on; "" for one of the cluster's own."""
+    if drained:
+        return nullcontext(log)
+    if given["authority"]:
+        return succession(settings, log, given["addresses"], given["authority"])
+    note(
+        "without --authority nothing can tell the old cluster, if it comes back, that its log "
+        "continues elsewhere: keep it from starting"
+    )
+    return nullcontext("")
 
 
 def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:

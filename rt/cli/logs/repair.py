@@ -16,12 +16,11 @@ from rt.inspect.advice import Finding, findings
 from rt.inspect.verify import FileReport, LogReport, open_log
 from rt.log.files.disk import OsDisk, set_aside
 from rt.log.files.indexing import rebuild_index
-from rt.log.files.lock import take_lock
+from rt.log.files.lock import NODE_LOCK_NAME, whole_lock
 from rt.log.write.appender import Appender
 from rt.log.write.rolled_check import check_rolled
 from rt.node.settings.node import PORT
 
-_NODE_LOCK: Final = ".lock"  # beside a node's log
 _NODE_STATE: Final = "state"
 _ACTIVE_OF_NODE: Final = (
     "the node still writes this file, and its state says how far it had come; start the node: one "
@@ -77,7 +76,8 @@ def repair_log(
             "sessions in their in/ the nodes take care themselves"
         )
     connection = settings.connection()
-    with _Locks(directory):
+    words = "is in use, by a program that repairs it by itself; stop that to do it here"
+    with whole_lock(directory, f"{directory} {words}"):
         contexts = connection.contexts()
         with closing(_opened(directory)) as log:
             fetch = FileFetch(directory, connection.addresses, contexts, log.disk)
@@ -92,29 +92,6 @@ def repair_log(
                     say(words)
                 left += [] if is_whole else [file.file]
             return left
-
-
-class _Locks:
-    """Holds the locks of every program that could write to a merged log."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._fds: list[int] = []
-
-    def __enter__(self) -> None:
-        directory, parent = self._directory, os.path.dirname(os.path.abspath(self._directory))
-        words = "is in use, by a program that repairs it by itself; stop that to do it here"
-        if os.path.exists(os.path.join(parent, _NODE_LOCK)):
-            self._fds.append(take_lock(parent, f"{directory} {words}", _NODE_LOCK))
-        try:
-            self._fds.append(take_lock(directory, f"{directory} {words}"))
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_error: object) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
 
 
 def _opened(directory: str) -> Appender:
@@ -155,7 +132,7 @@ def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
 def _is_nodes_own(directory: str) -> bool:
     """Return whether a merged log is a node's own, rather than a copy."""
     parent = os.path.dirname(os.path.abspath(directory))
-    return any(os.path.exists(os.path.join(parent, name)) for name in (_NODE_LOCK, _NODE_STATE))
+    return any(os.path.exists(os.path.join(parent, name)) for name in (NODE_LOCK_NAME, _NODE_STATE))
 
 
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:

@@ -98,6 +98,33 @@ def remove_cursor(root: str, stream: str, name: str) -> None:
         os.close(lock)
 
 
+def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> None:
+    """Give the cursors of a log that ended to the log that continues it, durably.
+
+    Args:
+        root: directory under which streams live.
+        stream: name of the stream.
+        old: the id of the log that ended.
+        new: the id of the log that continues it.
+        cut: where it does so; a cursor beyond is moved back to there.
+
+    Raises:
+        Misuse: a program is reading with one of them.
+        CorruptLog: a cursor's file is damaged.
+    """
+    directory = os.path.join(stream_directory(root, stream), DIRECTORY)
+    for name, known in read_cursors(root, stream).items():
+        if known.log_id != old:
+            continue
+        lock = _take(root, stream, name)
+        try:
+            moved = min(known.position, cut)
+            state = replace(known, position=moved, epoch=known.epoch + 1, log_id=new)
+            write_whole(OsDisk(), directory, name, [state.encode()])
+        finally:
+            os.close(lock)
+
+
 def _other_share(name: str, known: str | None, share: str) -> str:
     """Explain why a cursor cannot be used for a share: its position covers other keys."""
     return (

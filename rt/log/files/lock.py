@@ -3,11 +3,14 @@
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from rt.errors import Misuse
 
 LOCK_NAME: Final = "lock"
+NODE_LOCK_NAME: Final = ".lock"  # beside a node's logs, in its stream's directory
 _POLL_S: Final = 0.01
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -44,3 +47,22 @@ def locked(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def whole_lock(directory: str, refusal: str) -> Iterator[None]:
+    """Hold the locks of every program that could write to a merged log: a puller's and a node's.
+
+    Args:
+        directory: the directory of the log.
+        refusal: error message if one of them is held.
+
+    Raises:
+        Misuse: a program uses the log.
+    """
+    parent = os.path.dirname(os.path.abspath(directory))
+    with ExitStack() as held:
+        if os.path.exists(os.path.join(parent, NODE_LOCK_NAME)):
+            held.callback(os.close, take_lock(parent, refusal, NODE_LOCK_NAME))
+        held.callback(os.close, take_lock(directory, refusal))
+        yield

@@ -183,7 +183,7 @@ class NodeAdmin:
                 sequencer, member, copies, decide=self._decide, settle=self._await_settled,
                 wait=wait, change_note=self._change_note, now_ns=lambda: archiver.now_ns,
             ).verbs  # fmt: skip
-            self.verbs |= StandbyAdmin(sequencer, member, copies, self._change_note).verbs
+            self.verbs |= StandbyAdmin(settings, sequencer, member, copies, self._change_note).verbs
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return the requests about cursors; frequent acknowledgements are not recorded."""

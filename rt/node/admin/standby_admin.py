@@ -4,12 +4,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from rt.errors import Refused
+from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.authority.succession import parse_succession
+from rt.net.authority.trust import trust_of
 from rt.net.exchange import Fields
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.founding.carried_state import CarriedState
 from rt.node.ingest.inboxes import Inboxes
+from rt.node.settings.node import NodeSettings
 from sequencer.ledger.format_level import SEALING, demand_level
 from sequencer.ledger.seal import SEALED_NOTE, Seal, seal_of
 from sequencer.member import Member
@@ -23,14 +27,24 @@ class StandbyAdmin:
 
     def __init__(
         self,
+        settings: NodeSettings,
         sequencer: NodeSequencer,
         member: Member,
         copies: Inboxes,
         change_note: Callable[[str, Callable[[str, int], str | None]], object],
     ) -> None:
-        """Prepare; `change_note` has a note changed as `ChangedNotes.change` does."""
+        """Prepare.
+
+        Args:
+            settings: this node's settings.
+            sequencer: takes orders, and answers questions between two steps.
+            member: this node's member.
+            copies: this node's copies of sessions.
+            change_note: has a note changed as `ChangedNotes.change` does.
+        """
         self._sequencer, self._member, self._copies = sequencer, member, copies
         self._change_note = change_note
+        self._authority = certificate_files(settings.certs, settings.name).ca
 
     @property
     def verbs(self) -> dict[str, Verb]:
@@ -38,6 +52,7 @@ class StandbyAdmin:
         return {
             "standby-state": Verb(self._state),
             "seal": CHANGE(self._seal),
+            "succeed": Verb(self._succeed, changes=True, for_all=True),
             "unseal": CHANGE(self._unseal),
         }
 
@@ -66,14 +81,29 @@ class StandbyAdmin:
         A leader proposes one instruction at a time, and another one only after all that it found
         was executed. So nothing follows the seal in the log.
         """
+        return self._sealed(identity.title, str(request.get("moved_to", "")))
+
+    def _succeed(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """End the log, since the authority says that another cluster continues it.
+
+        Any peer may bring that word: it names this log, and the authority's key signed it.
+        """
+        authorities = trust_of(self._authority).facts.authorities
+        succession = parse_succession(str(request.get("succession", "")), authorities)
+        log = self._member.executor.appender.identity
+        if (succession.stream, succession.old) != (log.stream, log.id):
+            words = f"the succession is of the log {succession.old} of stream {succession.stream}"
+            raise Refused("other-log", f"{words}, and this is {log.id} of {log.stream}")
+        return self._sealed(succession.by, succession.moved_to)
+
+    def _sealed(self, by: str, moved_to: str) -> Fields:
         demand_level(self._sequencer.view.notes, SEALING)
-        moved_to = str(request.get("moved_to", ""))
 
         def changed(text: str, now_ns: int) -> str | None:
             known = seal_of({SEALED_NOTE: text} if text else {})
             if known is not None and moved_to in ("", known.moved_to):
                 return None
-            return Seal(identity.title, now_ns, moved_to).text()
+            return Seal(by, now_ns, moved_to).text()
 
         self._change_note(SEALED_NOTE, changed)
         return self._answer()

@@ -177,7 +177,7 @@ def _remove_draft(directory: str, draft: str) -> None:
 
 
 def founding_lines(
-    log: str, stream: str, groups: Sequence[str], state: str = "", *, keeps_id: bool = False
+    log: str, stream: str, groups: Sequence[str], state: str = "", *, log_id: str = ""
 ) -> list[str]:
     """Return the lines of a node's configuration about the log its cluster is founded from.
 
@@ -188,8 +188,8 @@ def founding_lines(
         stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
         state: the file of the state that a standby carried; "" without one.
-        keeps_id: whether the new cluster's log keeps this log's id, so that copies of it go on:
-            only if the old cluster can merge nothing more.
+        log_id: the id of the new cluster's log; "" for one of its own. It may be this log's id, so
+            that copies of it go on, only if the old cluster can merge nothing more.
 
     Raises:
         Misuse: it is not a merged log of the stream, a file is missing, or something in it is
@@ -207,9 +207,8 @@ def founding_lines(
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
     listed = ", ".join(_quoted(each) for each in groups)
     lines = [f"founded_state = {_quoted(os.path.abspath(state))}"] if state else []
-    identity = founding.log.manifest.identity
-    if keeps_id and identity is not None:
-        lines.append(_log_line(identity.id).rstrip())
+    if log_id:
+        lines.append(_log_line(log_id).rstrip())
     return [
         *lines,
         f"founded_from = {_quoted(os.path.abspath(log))}",

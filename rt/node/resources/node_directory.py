@@ -1,11 +1,10 @@
 """NodeDirectory: the directory of one running node."""
 
 import os
-from typing import Final
 
 from rt.latencies import Latencies
 from rt.log.files.disk import OsDisk
-from rt.log.files.lock import take_lock
+from rt.log.files.lock import NODE_LOCK_NAME, take_lock
 from rt.log.files.pooled_disk import PooledDisk
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.authority.certificates import certificate_files, check_own
@@ -13,7 +12,6 @@ from rt.net.authority.identity import CertificateRole
 from rt.node.resources.disk_guard import DiskGuard
 from rt.node.settings.node import NodeSettings
 
-_LOCK_NAME: Final = ".lock"  # not a valid session name
 SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # kinds of measured syncs
 
 
@@ -49,7 +47,7 @@ class NodeDirectory:
         self._lock_fd = take_lock(
             self.path,
             f"{self.path} has a running node; stop that, or give this one a --root of its own",
-            _LOCK_NAME,
+            NODE_LOCK_NAME,
         )
 
     def disk_of(self, kind: str) -> OsDisk:

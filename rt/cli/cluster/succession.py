@@ -1,0 +1,140 @@
+"""`rt standby fence` and `rejoin`: what is left of a cluster that was given up follows the new."""
+
+import time
+from typing import Final
+
+import click
+
+from rt.cli.common import link
+from rt.cli.common.console import print_json, say
+from rt.cli.common.link import LINK_LISTED, link_options
+from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.process.stop_signals import StopSignals
+from rt.client.promotion import read_succession, succession_path
+from rt.client.readers.settings import ConnectionSettings
+from rt.client.rejoin import LISTING_NAME, Rejoined, rejoin
+from rt.errors import Misuse, Refused, RtError, spoken
+from rt.net.admin import PASSING, ask_any, reading_answers
+from rt.net.authority.succession import Succession
+from rt.text import counted, printable
+from sequencer.ledger.seal import SEALED_NOTE
+
+_EVERY_S: Final = 1.0  # between two attempts
+_WAITING: Final = (*PASSING, "not-leader", "stopping")  # codes of refusals that end by themselves
+
+
+@click.command()
+@link_options("archive", listed=("root", *LINK_LISTED))
+@click.option(
+    "--succession", "path", metavar="FILE", default="",
+    help="What rt standby promote wrote.  [default: standby.succession beside the copy]",
+)  # fmt: skip
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Seconds(),
+    metavar="S",
+    help="Give up after this many seconds, with exit code 1.",
+)
+@json_option("where the old log ends")
+def fence(
+    settings: ConnectionSettings, *, path: str, timeout_s: float | None, as_json: bool
+) -> None:
+    """Seal the cluster that was given up as soon as it comes back.
+
+    Asks the old cluster's nodes every second, until a majority of them runs and has agreed that
+    its log continues elsewhere: it merges nothing more, and tells its clients where to go. Run it
+    as a service where those nodes can be reached. Any certificate will do, since the authority has
+    signed what it brings. What the old cluster has merged meanwhile is not in the new log; rt
+    standby rejoin keeps and lists it.
+
+    \b
+    rt standby fence --root copy --stream flights --config old/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _, text = read_succession(path or succession_path(settings), settings.certs)
+    request, contexts = {"do": "succeed", "succession": text}, settings.contexts()
+    answer: dict[str, object] = {}
+    failure, next_s, is_sealed = "no node was asked yet", 0.0, False
+
+    def is_told() -> bool:
+        nonlocal failure, next_s, is_sealed
+        if time.monotonic() < next_s:
+            return False
+        try:
+            answer.update(ask_any(settings.addresses(), contexts, request, election_s=0.0))
+        except Misuse:
+            raise
+        except Refused as error:
+            if error.code not in (*_WAITING, SEALED_NOTE):
+                raise
+            failure = spoken(error)
+            is_sealed = error.code == SEALED_NOTE  # it tells everyone so already
+        except (RtError, OSError) as error:
+            failure = spoken(error)
+        next_s = time.monotonic() + _EVERY_S
+        return bool(answer) or is_sealed
+
+    with StopSignals() as signals, link.interrupting(signals):
+        words = "the old cluster is not sealed yet"
+        wait = link.LongWait(is_told, lambda: f"{words}: {printable(failure)}")
+        if not link.wait_until(signals, wait.is_over, timeout_s, ends=True):
+            raise click.ClickException(f"{words}: {printable(failure)}")
+    if as_json:
+        print_json(answer or {"sealed": failure})
+        return
+    if is_sealed:
+        say(f"the old cluster was sealed before: {printable(failure)}")
+        return
+    with reading_answers():
+        end = f"{answer['end']}, number {int(str(answer['number'])):,}"
+    say(f"the old cluster is sealed: its log ends at {end}")
+
+
+@click.command("rejoin")
+@link_options("pull", listed=("root", "stream", "certs"))
+@click.option(
+    "--succession", "path", metavar="FILE", default="",
+    help="What rt standby promote wrote.  [default: standby.succession beside the copy]",
+)  # fmt: skip
+@flag("--dry-run", "is_dry", help="Only say what would happen.")
+@json_option("what happened")
+def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_json: bool) -> None:
+    """Make a copy of a log that was given up a copy of the log that goes on.
+
+    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. Up to
+    where the new log begins, both are equal by digest. What the copy has beyond is not part of the
+    new log: the copy as it was stays in a directory beside it, with a list of sessions and sequence
+    numbers. Cursors of readers go on; those that were beyond are moved back to where the logs part.
+
+    Then rt pull goes on with the copy, from the new cluster. rt pull --standby makes the old site
+    the standby, and rt standby promote --drained is the way back.
+
+    \b
+    rt standby rejoin --root n1 --stream flights --succession standby.succession --dry-run
+    rt standby rejoin --root n1 --stream flights --succession standby.succession
+    rt pull --root n1 --stream flights --config new/clients.toml --identity edge --standby
+    """  # noqa: D301 - click reads the backspace character
+    known, _ = read_succession(path or succession_path(settings), settings.certs)
+    found = rejoin(settings.root, settings.stream, known, is_dry=is_dry)
+    if as_json:
+        print_json({
+            "end": str(found.end), "cut": known.cut, "messages_beyond": found.messages,
+            "beyond": found.beyond, "aside": found.aside or None,
+            "cursors": {name: str(at) for name, at in found.cursors.items()},
+        })  # fmt: skip
+    else:
+        say(*_lines(found, known, is_dry=is_dry))
+
+
+def _lines(found: Rejoined, known: Succession, *, is_dry: bool) -> list[str]:
+    """Return what happened to a copy, for a reader."""
+    will = "would be" if is_dry else "is"
+    lines = [f"the copy {will} one of the log {known.new}, and ends at {found.end}"]
+    if found.aside:
+        lines += [
+            f"  it had {counted(found.messages, 'message')} after {known.cut}, where the logs part",
+            f"  {found.aside} {'would have' if is_dry else 'has'} them, and {LISTING_NAME} in it",
+        ]
+    for name, at in found.cursors.items():
+        lines.append(f"cursor {name} was at {at}; it {will} moved back to {known.cut}")
+    return lines

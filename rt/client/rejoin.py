@@ -1,0 +1,187 @@
+"""Rejoin: makes a copy of a log that ended a copy of the log that continues it."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from rt.client.readers.cursor import carry_cursors, is_held, read_cursors
+from rt.errors import Misuse
+from rt.format.index import SUFFIX
+from rt.format.manifest import FILE_NAME, LogIdentity, decode_entry, encode_entry
+from rt.inspect.divergence import Spans, messages_after
+from rt.log.files.absent import no_log
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import SET_ASIDE, make_private_directory, sync_directory, write_whole
+from rt.log.files.listing import log_files
+from rt.log.files.lock import whole_lock
+from rt.log.read.proof import Proof, proof_at
+from rt.log.read.start import end_of
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.authority.succession import Succession
+from rt.position import Position
+
+LISTING_NAME: Final = "beyond.tsv"
+_DRAFT: Final = ".rejoin.tmp"
+_ID_DIGITS: Final = 8  # of the log that ended, in the name of its directory
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoined:
+    """Rejoined: what happened to a copy, or would happen.
+
+    Attributes:
+        end: where the copy ends now.
+        beyond: what it had after the cut: spans of sequence numbers by session.
+        aside: the directory with the whole log as it was; "" if it had nothing after the cut.
+        cursors: by name, the position of each cursor that was beyond the cut, where it is now.
+    """
+
+    end: Position
+    beyond: Mapping[str, Spans]
+    aside: str
+    cursors: Mapping[str, Position]
+
+    @property
+    def messages(self) -> int:
+        """How many messages it had after the cut."""
+        return sum(end - first for spans in self.beyond.values() for first, end in spans)
+
+
+def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
+    """Cut a copy to what both logs share, and give it the id of the log that goes on.
+
+    What is beyond the cut stays on disk, in a directory beside the copy, with a list of it. If this
+    is interrupted, it is completed when it is called again.
+
+    Args:
+        root: the directory of the copy; of a node that has stopped, or of a puller.
+        stream: its stream.
+        succession: which log continues it.
+        is_dry: whether only to say what would happen.
+
+    Raises:
+        Misuse: it is in use, it is a copy of another log, or it differs before the cut.
+        CorruptLog: it is damaged.
+        OSError: the disk failed; the copy is as it was, or as it is to be.
+    """
+    top = stream_directory(root, stream)
+    path, cut = os.path.join(top, MERGED_NAME), Position.parse(succession.cut)
+    draft, aside = path + _DRAFT, _aside(path, succession.old)
+    if not is_dry and os.path.exists(aside) and not os.path.exists(path):
+        os.rename(draft, path)  # whole, since the old one was moved away only then
+        sync_directory(top)
+    if not os.path.exists(path):
+        raise no_log(path)
+    with (
+        closing(LogDirectory(path)) as log,
+        whole_lock(path, f"{path} is in use; stop the program that writes it"),
+    ):
+        log.refresh()
+        identity, end = _demand(log, succession, cut), end_of(log)
+        cursors = _beyond(root, stream, succession.old, cut)
+        if identity.id == succession.new:
+            found = Rejoined(end, {}, aside if os.path.exists(aside) else "", cursors)
+        else:
+            beyond = messages_after(log, cut) if end > cut else {}
+            found = Rejoined(min(end, cut), beyond, aside if end > cut else "", cursors)
+            if not is_dry:
+                _cut(log, cut, identity, succession.new, found)
+    if not is_dry:
+        carry_cursors(root, stream, succession.old, succession.new, cut)
+    return found
+
+
+def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIdentity:
+    """Return the identity of a copy that can be cut, or was.
+
+    Raises:
+        Misuse: it is of another log, or differs before the cut.
+    """
+    identity = log.manifest.identity
+    if identity is None or not identity.merged:
+        raise no_log(log.path)
+    if identity.id not in (succession.old, succession.new):
+        words = f"{log.path} is a copy of the log {identity.id}, and {succession.old} has ended"
+        raise Misuse(f"{words}; name the succession of its own log")
+    if identity.id == succession.old and end_of(log) >= cut:
+        proof = proof_at(log, cut)
+        if proof != Proof(succession.number, bytes.fromhex(succession.digest)):
+            words = "it is damaged, or its files there are archived" if proof is None else ""
+            differs = words or f"it has number {proof.number if proof else 0:,} there"
+            raise Misuse(f"{log.path} is not equal to the log that goes on at {cut}: {differs}")
+    return identity
+
+
+def _beyond(root: str, stream: str, old: str, cut: Position) -> dict[str, Position]:
+    """Return the cursors beyond the cut.
+
+    Raises:
+        Misuse: a program is reading with a cursor.
+    """
+    found = {}
+    for name, state in read_cursors(root, stream).items():
+        if state.log_id == old and is_held(root, stream, name):
+            raise Misuse(f"cursor {name!r} of stream {stream!r} has a reader; stop that one")
+        if state.log_id == old and state.position > cut:
+            found[name] = state.position
+    return found
+
+
+def _aside(path: str, old: str) -> str:
+    """Return where a copy of the log that ended is moved to: no program reads such a name."""
+    top, name = os.path.split(path)
+    return os.path.join(top, f"{SET_ASIDE}{name}.{old[:_ID_DIGITS]}")
+
+
+def _cut(log: LogDirectory, cut: Position, old: LogIdentity, new: str, found: Rejoined) -> None:
+    """Put what both logs share in the place of a copy, which is moved aside."""
+    path, top = log.path, os.path.dirname(log.path)
+    draft, aside = path + _DRAFT, _aside(path, old.id)
+    identity = old._replace(id=new, created_ns=0)  # as a cluster's, whose nodes share it
+    shutil.rmtree(draft, ignore_errors=True)
+    make_private_directory(draft)
+    for start in log_files(log.disk, path):
+        if start < cut.file:
+            for name in (start.file_name, start.file_name + SUFFIX):
+                with suppress(FileNotFoundError):
+                    os.link(os.path.join(path, name), os.path.join(draft, name))
+    if cut.offset and log.has_file(cut.file):
+        _copy(log, draft, cut)
+    write_whole(log.disk, draft, FILE_NAME, _lines(log, cut, identity))
+    sync_directory(draft)
+    if found.aside:
+        rows = [f"{name}\t{first}\t{end - 1}\n" for name, spans in sorted(found.beyond.items())
+                for first, end in spans]  # fmt: skip
+        header = "session\tfirst sequence number\tlast sequence number\n"
+        write_whole(log.disk, path, LISTING_NAME, [header.encode(), *(r.encode() for r in rows)])
+    os.rename(path, aside)
+    os.rename(draft, path)
+    sync_directory(top)
+    if not found.aside:
+        shutil.rmtree(aside)  # everything in it is in the copy
+
+
+def _copy(log: LogDirectory, draft: str, cut: Position) -> None:
+    """Copy a file up to the cut."""
+    name = cut.file.file_name
+    with (
+        closing(log.open_file(cut.file)) as file,
+        closing(log.disk.open(os.path.join(draft, name), create=True)) as copy,
+    ):
+        copy.copy(file, 0, min(cut.offset, file.size()))
+        copy.sync()
+
+
+def _lines(log: LogDirectory, cut: Position, identity: LogIdentity) -> list[bytes]:
+    """Return the lines of a manifest that concern files before the cut."""
+    with closing(log.disk.open_read(os.path.join(log.path, FILE_NAME))) as file:
+        data = file.pread(log.manifest.length, 0)
+    found = [encode_entry(identity)]
+    for line in data.splitlines(keepends=True)[1:]:
+        entry = decode_entry(line.rstrip(b"\n"))
+        if not isinstance(entry, LogIdentity) and entry.file < cut.file:
+            found.append(line)
+    return found

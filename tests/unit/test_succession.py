@@ -1,0 +1,164 @@
+"""An authority's word that another cluster continues a log, and what copies make of it."""
+
+import json
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from rt.client.readers.cursor import LocalCursor, read_cursors
+from rt.client.rejoin import LISTING_NAME, rejoin
+from rt.errors import Misuse, Refused
+from rt.inspect.verify import open_log, verify_log
+from rt.log.files.directory import LogDirectory
+from rt.log.read.proof import boundaries, last_proof
+from rt.net.authority.certificates import AUTHORITY, certificate_files, init_authority
+from rt.net.authority.succession import Succession, parse_succession
+from rt.net.authority.trust import trust_of
+from rt.position import Position
+from rt.subscriber import Subscriber
+from tests.logs import MergedLog
+
+STREAM = "flights"
+OLD, NEW = "3" * 32, "1" * 32
+WORD = Succession(STREAM, OLD, NEW, "0.0.0", 0, "0" * 32, "b1:7420", "ops@site-b", 7)
+
+
+def authorities(directory):
+    """Return the authorities that a directory trusts."""
+    return trust_of(certificate_files(str(directory), AUTHORITY).ca).facts.authorities
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """Make an authority."""
+    directory = tmp_path_factory.mktemp("authority")
+    init_authority(str(directory))
+    return directory
+
+
+def test_only_the_words_that_a_trusted_authority_signed_count(authority, tmp_path):
+    """Any peer may bring them, and none can change them."""
+    text = WORD.signed(str(authority))
+    assert parse_succession(text, authorities(authority)) == WORD
+    init_authority(str(tmp_path))
+    with pytest.raises(Refused, match="no authority that is trusted here"):
+        parse_succession(text, authorities(tmp_path))
+    for name, value in {"old": NEW[:-1] + "2", "cut": "0.0.9", "moved_to": "evil:7420",
+                        "number": 1, "at_ns": 8, "by": "x"}.items():  # fmt: skip
+        with pytest.raises(Refused):
+            parse_succession(json.dumps({**json.loads(text), name: value}), authorities(authority))
+
+
+def test_whatever_a_peer_sends_is_refused_in_a_sentence(authority):
+    """A request is hostile until it is checked."""
+    fields, chance = json.loads(WORD.signed(str(authority))), random.Random(1)
+    trusted = authorities(authority)
+    values = [None, True, -1, 1e999, "", "x" * 301, "\n", [], {}, 1 << 70, "0.0", "é"]
+    for _ in range(2000):
+        wrong = {**fields, chance.choice([*fields, "more"]): chance.choice(values)}
+        if chance.random() < 0.2:
+            del wrong[chance.choice([*wrong])]
+        with pytest.raises((Misuse, Refused)):
+            parse_succession(json.dumps(wrong), trusted)
+    for text in ("", "[]", "null", "[" * 4000, "x" * 5000, '{"signature":"é"}'):
+        with pytest.raises(Misuse):
+            parse_succession(text, trusted)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Write a copy of rolled files, of two sessions."""
+    path = tmp_path / STREAM / "out"
+    path.mkdir(parents=True)
+    with MergedLog(str(path), log_id=OLD) as log:
+        for number in range(3):
+            log.merge("jfk", [b"%d %d" % (number, each) for each in range(5)])
+            log.merge("lga", [b"%d" % number])
+            if number < 2:
+                log.roll()
+    return tmp_path
+
+
+def places(copy):
+    """Return every place where a range of the copy ends, and the proof there."""
+    log = LogDirectory(str(copy / STREAM / "out"))
+    log.refresh()
+    found = [each for start in log.files() for each in boundaries(log, start)]
+    assert last_proof(log) == found[-1]
+    ends = {
+        start.next_file(): found[at][1] for start, at in zip(log.files()[:-1], (1, 3), strict=True)
+    }
+    log.close()
+    return [*found, *ends.items()]
+
+
+def read(copy):
+    """Return what the copy holds."""
+    with Subscriber(str(copy), stream=STREAM, follow=False) as subscriber:
+        return [(each.session, bytes(each.payload)) for each in subscriber]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_copy_is_cut_where_the_logs_part_and_nothing_is_deleted(copy, number):
+    """At the end of a range, of a file, and of the copy."""
+    whole, at = read(copy), places(copy)[number]
+    word = replace(WORD, cut=str(at[0]), number=at[1].number, digest=at[1].digest.hex())
+    expected = rejoin(str(copy), STREAM, word, is_dry=True)
+    assert read(copy) == whole
+    found = rejoin(str(copy), STREAM, word)
+    assert found == expected
+    assert read(copy) == whole[: word.number]
+    log = open_log(str(copy / STREAM / "out"))
+    assert log.manifest.identity.id == NEW
+    assert not verify_log(log, lambda _size: None).is_wrong
+    log.close()
+    assert found.messages == len(whole) - word.number
+    if found.aside:
+        listing = os.path.join(found.aside, LISTING_NAME)
+        with open(listing, encoding="utf-8") as file:
+            rows = [line.split("\t") for line in file.read().splitlines()[1:]]
+        assert sum(int(last) - int(first) + 1 for _, first, last in rows) == found.messages
+        os.rename(copy / STREAM / "out", copy / "new")
+        os.rename(found.aside, copy / STREAM / "out")
+        assert read(copy) == whole
+        os.rename(copy / STREAM / "out", found.aside)
+        os.rename(copy / "new", copy / STREAM / "out")
+    assert rejoin(str(copy), STREAM, word).messages == 0  # it is one already
+
+
+def test_a_copy_that_differs_or_is_of_another_log_is_left_alone(copy):
+    """The digest decides."""
+    at, proof = places(copy)[1]
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    for wrong, why in {
+        replace(word, digest="f" * 32): "not equal to the log that goes on",
+        replace(word, cut=str(Position(at + 1))): "not equal to the log that goes on",
+        replace(word, old="2" * 32): "is a copy of the log 3333",
+    }.items():
+        with pytest.raises(Misuse, match=why):
+            rejoin(str(copy), STREAM, wrong)
+    with pytest.raises(Misuse, match="holds no log"):
+        rejoin(str(copy / "nowhere"), STREAM, word)
+    assert sorted(os.listdir(copy / STREAM)) == ["out"]
+
+
+def test_cursors_go_on_and_those_beyond_are_moved_back(copy):
+    """Their readers see the messages after the cut as the new log has them."""
+    at, proof = places(copy)[1]
+    for name, place in {"before": Position(at - 10), "beyond": Position(at + (1 << 40))}.items():
+        cursor = LocalCursor(str(copy), STREAM, name)
+        cursor.open_at(place, OLD)
+        if name == "before":
+            cursor.close()
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    with pytest.raises(Misuse, match="cursor 'beyond' of stream 'flights' has a reader"):
+        rejoin(str(copy), STREAM, word)
+    cursor.close()
+    found = rejoin(str(copy), STREAM, word)
+    assert list(found.cursors) == ["beyond"]
+    states = read_cursors(str(copy), STREAM)
+    assert {name: (state.position, state.log_id) for name, state in states.items()} == {
+        "before": (Position(at - 10), NEW), "beyond": (at, NEW),
+    }  # fmt: skip
