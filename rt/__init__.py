@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rt.arrow import read_arrow
     from rt.client.client import Client, connect
     from rt.client.flight import FlightLimit
     from rt.client.groups.group import DeadLetter, Delivery, Group
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from rt.log.write.writer import Fsync, WriterSettings
     from rt.position import Position
     from rt.publisher import Publisher
-    from rt.spark.arrow import read_arrow
     from rt.subscriber import Subscriber
     from rt.version import __version__
 
@@ -177,7 +177,7 @@ _MODULES: Final = {
     "WriterSettings": "rt.log.write.writer",
     "__version__": "rt.version",
     "connect": "rt.client.client",
-    "read_arrow": "rt.spark.arrow",
+    "read_arrow": "rt.arrow",
 }
 
 

@@ -30,7 +30,7 @@ RANKS: list[tuple[str, ...]] = [
     ("rt/node/",),
     ("rt/client/",),
     ("rt/spark/reading/",),
-    ("rt/tables/",),
+    ("rt/tables/", "rt/arrow.py"),
     ("rt/spark/formats/",),
     ("rt/spark/",),
     ("rt/web/",),

@@ -61,7 +61,7 @@ PYTHON: Final = {
     ),
     "Spark and Arrow": (
         "rt.spark.session", "rt.spark.register", "rt.spark.read",
-        "rt.spark.gaps", "rt.spark.ship", "rt.spark.to_parquet", "rt.spark.arrow.read_arrow",
+        "rt.spark.gaps", "rt.spark.ship", "rt.spark.to_parquet", "rt.arrow.read_arrow",
     ),
 }  # fmt: skip
 _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")

@@ -88,7 +88,7 @@ def judge(
     reason = reason or "the frame is incomplete"
     if proven > at:
         return Corrupt(at, reason)
-    later = _later_headers(read, at, size)
+    later = later_headers(read, at, size)
     if walk.merged:
         return Torn(at, reason, followed=any(header.kind == FrameKind.RANGE for header in later))
     was_durable = own and any(header.durable > at for header in later)
@@ -105,8 +105,14 @@ def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) ->
     return ""
 
 
-def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
-    """Yield the intact headers after `at` that state the position where they were found."""
+def later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
+    """Yield the intact headers of a file after `at` that state the position where they were found.
+
+    Args:
+        read: reads so many bytes at an offset of the file.
+        at: the position of what is not a frame.
+        size: the offset at which to stop.
+    """
     offset = at.offset + 8
     while offset < size:
         # stop at `size`, though the file may grow meanwhile

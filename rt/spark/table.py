@@ -66,7 +66,8 @@ def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any,
         has_more = state.position < view.end()  # even if what follows was archived
     if frame is None or has_more:
         rest = _rest(path, options, state, names, spark)
-        frame = rest if frame is None else frame.unionAll(rest)
+        # first, so that Spark reads files while Python starts
+        frame = rest if frame is None else rest.unionAll(frame)
     return frame
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pytest
 from logs import make_frame
 
-from rt import Publisher
+from rt import Publisher, read_arrow
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
+from rt.format.walk import Walk
 from rt.position import Position
-from rt.spark import gaps
+from rt.spark import gaps, to_parquet
 from rt.spark.reading.arrays import PieceGroup
 from rt.spark.reading.bodies import Body
 from rt.spark.reading.options import read_options
 from rt.spark.reading.pieces import Piece
+from rt.spark.reading.plan import headers, open_log
 from rt.spark.reading.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
 from tests.spark.reading import Load, wanted
@@ -198,6 +201,44 @@ def test_what_is_archived_after_the_load_fails_with_its_position(tmp_path):
     assert (gap.begin, gap.end, gap.reason) == (0, gone[-1].next_file(), "limit")
 
 
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_file_that_was_deleted_by_hand_is_an_error_that_names_it(tmp_path, place):
+    """No line of the manifest archives it: batches, Arrow, streams and exports say so."""
+    with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
+        path, file = merging.directory, merging.executor.appender.manifest.order[place]
+        left = [row for row in plain_rows(path) if not file <= row.position < file.next_file()]
+        os.unlink(os.path.join(path, file.file_name))
+        named = rf"is missing, though it was not archived \({file.file_name}\); start from "
+        for read in (
+            lambda: Load(path),
+            lambda: Load(path, startingTimestamp=1),
+            lambda: read_arrow(path),
+            lambda: to_parquet(path, str(tmp_path / "out"), include_active=True),
+            lambda: stream_rows(path),
+        ):
+            with pytest.raises(GapError, match=named):
+                read()
+        expect(Load(path, failOnDataLoss=False), left)
+        assert stream_rows(path, failOnDataLoss="false") == len(left)
+
+
+def stream_rows(path, **options):
+    """Return how many rows a streaming query reads of what is there."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from rt.spark.formats.stream import RtStreamReader
+
+    schema = StructType([StructField("position", LongType())])
+    query = RtStreamReader(read_options({"path": path, **options}), schema)
+    begin = query.initialOffset()
+    end = query.latestOffset(begin, ReadAllAvailable())
+    found = [batch for part in query.partitions(begin, end) for batch in query.read(part)]
+    query.stop()
+    return sum(batch.num_rows for batch in found)
+
+
 @pytest.mark.parametrize("gone", [5, 11])
 def test_a_window_inside_one_archived_file_is_a_gap(tmp_path, gone):
     """A file may hold a day: an hour whose rows are gone is not an hour without rows."""
@@ -297,6 +338,36 @@ def test_a_damaged_frame_in_each_mode(tmp_path, split):
     assert len(bad) == 1
     assert bad[0]["session"] == lost[0].session
     assert bad[0]["payload"] is None
+
+
+@pytest.mark.parametrize("kind", ["merged", "session"])
+def test_reading_goes_on_at_the_next_frame_after_any_header_that_is_damaged(tmp_path, kind):
+    """In a merged log at the next range, which says whose messages follow."""
+    with random_log(str(tmp_path), 5, rounds=4) as merging:
+        path = merging.directory if kind == "merged" else f"{tmp_path}/{STREAM}/lga"
+        with Publisher(str(tmp_path), stream=STREAM, session="lga") as publisher:
+            for count in range(1, 15):
+                publisher.publish_many([b"x"] * count)
+                publisher.flush("written")
+    whole = Load(path).read(wanted("position", "session", "seq")).to_pylist()
+    with open_log(path) as view:
+        file, end = max(view.files(), key=lambda each: each[1])
+        with closing(view.log.open_file(file)) as data:
+            walk = Walk(file, merged=kind == "merged", session=view.log.session)
+            frames = [at for at, _ in headers(data, walk, end)]
+    assert len(frames) > 5
+    name = os.path.join(path, file.file_name)
+    for number in range(0, len(frames) - 2, max(1, len(frames) // 12)):
+        with open(name, "r+b") as data:
+            kept = os.pread(data.fileno(), 64, frames[number].offset)
+            os.pwrite(data.fileno(), bytes(64), frames[number].offset)
+            found = Load(path, mode="DROPMALFORMED").read(wanted("position", "session", "seq"))
+            os.pwrite(data.fileno(), kept, frames[number].offset)
+        rows = found.to_pylist()
+        left = {row["position"] for row in rows}
+        assert [row for row in whole if row["position"] in left] == rows
+        assert rows[-1] == whole[-1]
+        assert len(rows) < len(whole)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rt import Publisher
+from rt.arrow import read_arrow
 from rt.errors import CorruptLog, Misuse, PoisonError
 from rt.events import Poisoned
 from rt.format.frame import parse_header
 from rt.position import Position
-from rt.spark.arrow import read_arrow
 from tests.integration.test_poison import poison
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 from tests.spark.reading import Load, bytes_read, wanted

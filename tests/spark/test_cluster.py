@@ -79,7 +79,7 @@ def test_a_job_whose_executors_are_killed_twenty_times_reads_every_row_once(clus
         random_log(str(tmp_path), 2) as merging,
         Publisher(str(tmp_path), stream=STREAM, session="lga") as publisher,
     ):
-        for _ in range(40):
+        for _ in range(10):
             publisher.publish_many([os.urandom(100)] * 10_000)
         publisher.flush("written")
         merging.merge()

@@ -15,6 +15,8 @@ from tests.spark.reading import SLOW_START
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "stream_job.py")
 KILLS = 20
+STEPS_MAX = 12  # of two or three batches
+DEADLINE_S = 300
 
 
 def test_a_query_killed_twenty_times_publishes_each_message_once(tmp_path):
@@ -26,7 +28,7 @@ def test_a_query_killed_twenty_times_publishes_each_message_once(tmp_path):
     log = tmp_path / "log"
     kills = starts = 0
     while kills < KILLS and starts < 2 * KILLS:
-        kills += _run_and_kill(command, log, checkpoint, chance)
+        kills += _run_and_kill(command, log, tmp_path, chance)
         starts += 1
     assert kills == KILLS
     for _ in range(5):
@@ -40,19 +42,23 @@ def test_a_query_killed_twenty_times_publishes_each_message_once(tmp_path):
     assert found == expected
 
 
-def _run_and_kill(command, log, checkpoint, chance):
-    """Start the query, let it get a little further, and kill it; False if it did not start."""
-    before = _commits(checkpoint)
-    job = _start(command, log)
-    deadline = time.monotonic() + 100
-    while job.poll() is None and _commits(checkpoint) == before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(chance.uniform(0, 1))
+def _run_and_kill(command, log, tmp_path, chance):
+    """Start the query, and kill it some steps after its first commit; False if it did not start."""
+    before, after = _commits(tmp_path), chance.randrange(STEPS_MAX)
+    job, committed, deadline = _start(command, log), None, time.monotonic() + DEADLINE_S
+    while job.poll() is None and time.monotonic() < deadline:
+        steps = _steps(tmp_path)
+        if committed is None and _commits(tmp_path) > before:
+            committed = steps
+        if committed is not None and len(steps - committed) >= after:
+            break
+        time.sleep(0.005)
     if job.poll() is not None:
         assert SLOW_START in log.read_text(), f"the query ended before it was killed: {_tail(log)}"
         return False
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
+    assert committed is not None, f"no commit in {DEADLINE_S} s: {_tail(log)}"
     return True
 
 
@@ -65,8 +71,24 @@ def _tail(log):
     return log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
-def _commits(checkpoint):
+def _commits(tmp_path):
     """Return the newest batch that was committed."""
-    folder = checkpoint / "commits"
-    numbers = [int(n) for n in os.listdir(folder) if n.isdigit()] if folder.exists() else []
+    numbers = [int(n) for n in _names(tmp_path / "checkpoint" / "commits") if n.isdigit()]
     return max(numbers, default=-1)
+
+
+def _steps(tmp_path):
+    """Return what the query has written so far: plans, commits, staged files, messages."""
+    staged = tmp_path / "to" / ".spark" / "flights"
+    folders = [tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits", staged]
+    folders += [staged / name for name in _names(staged)]
+    found = {(folder.name, name) for folder in folders for name in _names(folder)}
+    logs = (tmp_path / "to" / "flights").glob("*/log.*")
+    return found | {(path.parent.name, path.name, path.stat().st_size) for path in logs}
+
+
+def _names(folder):
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

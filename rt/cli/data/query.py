@@ -15,12 +15,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from rt.arrow import LogTable
 from rt.cli.common.console import note
 from rt.cli.common.options import click_options
 from rt.cli.data.subscribe import ReadSettings
 from rt.errors import Misuse
 from rt.names import merged_directory
-from rt.spark.arrow import LogTable
 from rt.text import counted, json_text, printable
 
 _ROWS: Final = 10_000  # of a batch

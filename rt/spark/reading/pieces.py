@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rt.errors import FrameError
-from rt.format.frame import HEADER_BYTES, MAGIC, FrameKind, Header, parse_header
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
+from rt.format.recovery import later_headers
 from rt.format.scan import next_header
 from rt.format.walk import Walk
-from rt.limits import KIB, MIB
+from rt.limits import KIB
 from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
@@ -17,9 +18,7 @@ from rt.spark.reading.storage import Ahead
 
 # One read brings the headers of many small frames; after a large frame, another read is needed.
 _HEADERS_BYTES: Final = 4 * KIB
-_CHUNK_BYTES: Final = MIB  # bytes of one read while searching for the next frame
 _HEADER_ROW_BYTES: Final = 32  # bytes of a row without a body: three numbers, or one and a name
-_OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
 
 
 @dataclass(slots=True)
@@ -194,7 +193,7 @@ class PartReader:
         left = walk.left
         if not self._step_by_header(at):
             # a range frame says where its range ends
-            self._begin(min(at.offset + left, self.part.end) if left else self._search(at.offset))
+            self._begin(min(at.offset + left, self.part.end) if left else self._search(at))
         return Damage(at, self._walk.position, session, reason)
 
     def _step_by_header(self, at: Position) -> bool:
@@ -210,24 +209,9 @@ class PartReader:
         self._passed += header.messages
         return True
 
-    def _search(self, offset: int) -> int:
-        """Find the next intact frame after `offset` whose header names its own position."""
-        offset, end = offset + 8, self.part.end
-        while offset < end:
-            data = self.file.pread(min(_CHUNK_BYTES + _OVERLAP, end - offset), offset)
-            if not data:
-                break
-            found = data.find(MAGIC)
-            while 0 <= found < _CHUNK_BYTES:
-                if self._fits(data, found, Position(self.part.file + offset + found)):
-                    return offset + found
-                found = data.find(MAGIC, found + 1)
-            offset += _CHUNK_BYTES
-        return end
-
-    def _fits(self, data: bytes, place: int, position: Position) -> bool:
-        try:
-            header = parse_header(data, place)
-        except FrameError:
-            return False
-        return header.position == position and (header.kind == FrameKind.RANGE) == self.merged
+    def _search(self, at: Position) -> int:
+        """Return where the next whole frame begins after `at`; in a merged log, the next range."""
+        for found in later_headers(self.file.pread, at, self.part.end):
+            if (found.kind == FrameKind.RANGE) == self.merged:
+                return Position(found.position).offset
+        return self.part.end
