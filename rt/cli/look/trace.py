@@ -306,4 +306,6 @@ def _node_words(own: OwnPlace | None, durable: Position, merged: Position) -> st
 def _after(own: OwnPlace | None, place: MergedPlace) -> str:
     if own is None or not own.time_ns or place.merged_ns < own.time_ns:
         return ""
-    return f", {(place.merged_ns - own.time_ns) / 1e6:.1f} ms after it was published"
+    took_s = (place.merged_ns - own.time_ns) / 1e9
+    shown = f"{took_s:,.1f} s" if took_s >= 1 else f"{took_s * 1e3:.1f} ms"
+    return f", {shown} after it was published"
