@@ -28,10 +28,10 @@ for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 
 FAULTS_TIMEOUT_S = 1800
-SPARK = "tests/spark"
+SPARK, SIM = "tests/spark", "tests/sim"
 # Tests that wait go first; tests that only compute fill the gaps at the end.
 ORDER = (
-    SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/transcripts", "tests/unit"
+    SPARK, "tests/integration", "tests/faults", SIM, "tests/transcripts", "tests/unit"
 )  # fmt: skip
 
 
@@ -112,10 +112,15 @@ def _with_spark(path):
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Runs a file on one worker, so its fixtures are made once; and what shares Spark's JVM."""
+    """Runs a file on one worker, so its fixtures are made once; and what shares Spark's JVM.
+
+    Simulated worlds share no fixture, and a file of them would keep one worker busy for minutes.
+    """
 
     def _split_scope(self, nodeid):
-        return SPARK if shares_spark(nodeid) else nodeid.split("::")[0]
+        if shares_spark(nodeid):
+            return SPARK
+        return nodeid if nodeid.startswith(SIM) else nodeid.split("::")[0]
 
     def remove_node(self, node):
         """Return the test during which a worker ended, and do not give it to another worker."""

@@ -52,18 +52,22 @@ LINGER_READ_BYTES: Final = 64 * 1024  # more than a whole handshake
 LINGER_READS_MAX: Final = 16
 
 Approval = Callable[[PeerIdentity], None]  # raises `Refused` unless the peer is served
+Approved = Callable[[PeerIdentity], PeerIdentity]  # and returns what the connection goes on with
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 
 
-def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIdentity) -> None:
-    """Raise `Refused` unless this peer is served here."""
+def _approve(
+    roles: Collection[CertificateRole], admit: Approval, grants: Grants | None, peer: PeerIdentity
+) -> PeerIdentity:
+    """Return a peer with what it is granted here; raise `Refused` unless it is served."""
     if peer.role not in roles:
         served = " or ".join(roles)
         words = f"certificate refused: it is a {peer.role}'s; a {served} is wanted here"
         raise Refused(REFUSED_CODE, words)
     admit(peer)
+    return peer if grants is None else grants.granted(peer)
 
 
 class RefusedByPeer(Refused):
@@ -112,7 +116,7 @@ def connect(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         )
-        approve = partial(_approve, roles, lambda _peer: None)
+        approve = partial(_approve, roles, lambda _peer: None, None)
         identity = _establish(sock, deadline, approve)
         # Only the dialling side can dial again with new files.
         change = context.change if isinstance(context, TrustingContext) else lambda: ""
@@ -173,10 +177,10 @@ def accept(
             context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         )
         wrapped(sock)
-        holder = _establish(sock, deadline, partial(_approve, roles, admit))
-        granted = grants.granted(holder) if grants is not None else holder
+        # Read before the peer hears that it is welcome: a change after that ends the connection.
+        granted = _establish(sock, deadline, partial(_approve, roles, admit, grants))
         _watch(
-            sock, holder, where,
+            sock, granted, where,
             lambda: _change_of_grants(grants, granted) or change(granted),
         )  # fmt: skip
         sock.settimeout(timeout_s)
@@ -234,7 +238,7 @@ def _explained(where: str) -> Iterator[None]:
         raise Refused(error.code, f"{where}: {error}") from error
 
 
-def _establish(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
+def _establish(sock: ssl.SSLSocket, deadline: float, approve: Approved) -> PeerIdentity:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _agree(sock, deadline, approve)
@@ -243,7 +247,7 @@ def _establish(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerI
         raise
 
 
-def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
+def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approved) -> PeerIdentity:
     set_deadline(sock, deadline)
     sock.do_handshake()
     if not sock.server_side:
@@ -260,11 +264,10 @@ def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdent
     return identity
 
 
-def _say_verdict(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdentity:
+def _say_verdict(sock: ssl.SSLSocket, deadline: float, approve: Approved) -> PeerIdentity:
     set_deadline(sock, deadline)
     try:
-        identity = peer_identity(sock)
-        approve(identity)
+        identity = approve(peer_identity(sock))
     except Refused as error:
         words_sent = str(error).encode()[:VERDICT_BYTES_MAX]
         sock.sendall(len(words_sent).to_bytes(2, "little") + words_sent)

@@ -118,6 +118,24 @@ def test_good_certificates_make_two_known_peers(meet, node, publisher):
     assert (served.name, served.role, served.sessions) == ("jfk", CertificateRole.PUBLISHER, ())
 
 
+class Unreadable(Grants):
+    """Grants that say no when they are asked."""
+
+    def granted(self, holder):
+        """Refuse it."""
+        raise Refused("grants", f"{holder.name} has no grant that can be read")
+
+
+def test_what_a_peer_is_granted_is_read_before_it_hears_that_it_is_welcome(
+    meet, node, publisher, authority
+):
+    """A change right after the welcome was taken for what had been granted from the beginning."""
+    grants = Unreadable(grants_path(authority.directory))
+    served, dialled = meet(server_of(node), client_of(publisher), grants=grants)
+    clear_line(served, "jfk has no grant that can be read")
+    clear_line(dialled, "the other side says: jfk has no grant that can be read")
+
+
 def test_valid_certificate_does_not_open_another_session(meet, node, publisher):
     """The TLS library accepts any certificate of the authority; the identity must not."""
     grants = Grants(grants_path(node.ca))

@@ -25,7 +25,7 @@ class CalmNemesis(MergeNemesis):
         cluster.wire.loss = cluster.wire.repeat = 0.0
         cluster.wire.delay_us = 200
 
-    def _act(self) -> None:
+    def act(self) -> None:
         """Do nothing, not even heal: links that are cut stay cut."""
 
 

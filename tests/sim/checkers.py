@@ -68,9 +68,10 @@ class Checker:
             place = (name, core.term, peer.name)
             if peer.match > self._matches.get(place, 0):
                 self._matches[place] = peer.match
-                self._has(peer.name, peer.match, core.log.term_at(peer.match))
+                self.demand_durable(peer.name, peer.match, core.log.term_at(peer.match))
 
-    def _has(self, name: str, index: int, term: int | None) -> None:
+    def demand_durable(self, name: str, index: int, term: int | None) -> None:
+        """Raise `Violation` if a node is wrongly believed to have an entry durably."""
         holders = self._durable.get((index, term or 0), ())
         if term is not None and index > self._covered.get(name, 0) and name not in holders:
             raise Violation(f"{name} is believed to have entry {index} of term {term} durably")

@@ -169,7 +169,7 @@ class Cluster:
             return
         self._trace.update(data)
         if self._log is not None:
-            self._tell(f"{source} -> {target} {self._shown(node, data)}")
+            self._tell(f"{source} -> {target} {self.shown(node, data)}")
         node.guarded(node.receive, source, data)
 
     def _addressed(self, source: str, target: str) -> SimNode:
@@ -178,7 +178,8 @@ class Cluster:
             raise Violation(f"{source} speaks to {target}, which no log lists")
         return self.nodes[target]
 
-    def _shown(self, node: SimNode, data: bytes) -> object:
+    def shown(self, node: SimNode, data: bytes) -> object:
+        """Return what a trace shows of a message."""
         return node.raft.core.outgoing.codec.decode(data)[1]
 
     def ready(self, node: SimNode, ready: Ready) -> None:

@@ -52,9 +52,10 @@ class MemberChecker(Checker):
             self._demand_majority(name, core)
         self._committed[name, core.term] = core.commit
 
-    def _has(self, name: str, index: int, term: int | None) -> None:
+    def demand_durable(self, name: str, index: int, term: int | None) -> None:
+        """Raise `Violation` if a node is wrongly believed to have an entry durably."""
         if name not in self._reborn:  # otherwise the old machine may have said so, long ago
-            super()._has(name, index, term)
+            super().demand_durable(name, index, term)
 
     def _demand_majority(self, name: str, core: Core) -> None:
         index, voters = core.commit, voters_of(core, self._founders, core.log.last)
@@ -249,8 +250,9 @@ class MemberCluster(Cluster):
         assert isinstance(node, MemberNode)
         return node.membership.doors.is_open
 
-    def _shown(self, node: SimNode, data: bytes) -> object:
-        return data if data[:1] == ANNOUNCEMENT else super()._shown(node, data)
+    def shown(self, node: SimNode, data: bytes) -> object:
+        """Return what a trace shows of a message."""
+        return data if data[:1] == ANNOUNCEMENT else super().shown(node, data)
 
     def removed(self) -> Set[str]:
         """Return the names of nodes that were removed and have ended."""

@@ -201,9 +201,10 @@ class MergeNode(SimNode):
     def start(self) -> None:
         """Start the process from what the disk holds."""
         self.life += 1
-        self.guarded(self._start)
+        self.guarded(self.start_duties)
 
-    def _start(self) -> None:
+    def start_duties(self) -> None:
+        """Start what the node does."""
         world = self.world
         self.disk.fault = world.nemesis.disk_fault(self)
         opened = self._open_journal()
@@ -434,9 +435,10 @@ class MergeNode(SimNode):
             return
         self.world.stream.sees_clock(paced_ns(self))
         self._is_woken = False
-        self.guarded(self._step)
+        self.guarded(self.step_duties)
 
-    def _step(self) -> None:
+    def step_duties(self) -> None:
+        """Let the node's duties take a step."""
         mail, self._mail = self._mail, Mail()
         self.view, due_s = self.duties.step(self.now_s(), mail)
         self._demand_served()
@@ -464,7 +466,7 @@ class MergeNode(SimNode):
         """Stop cleanly: sync what was received, and save a last snapshot."""
         for inbox in self.inboxes.take_dirty():
             self.inboxes.sync(inbox)
-        self._step()
+        self.step_duties()
         self.duties.end()
         self.die("told to stop", power=self._chance.random() < 0.5)
         self.world.nemesis.restart_later(self)

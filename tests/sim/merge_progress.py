@@ -34,8 +34,9 @@ class MergeProgress(Progress):
         self.merge_patience_us = self._patience_us + PATIENCE_TICKS * world.tick_us
         self.copy_patience_us = self.merge_patience_us + COPIED_PIECES * world.copying_us
 
-    def _demand(self) -> None:
-        super()._demand()
+    def demand(self) -> None:
+        """Raise `Violation` without progress."""
+        super().demand()
         world, now_us = self._world, self._world.clock.now_us
         since_us = now_us - self.merge_patience_us
         able = self._able(since_us)

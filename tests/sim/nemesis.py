@@ -43,7 +43,7 @@ class Nemesis:
         cluster.wire.repeat = self._rarely(0.4)
         cluster.wire.delay_us = chance.choice([500, 2_000, 8_000, 20_000])
         self._pause_us = chance.choice([2, 5, 12]) * cluster.tick_us
-        cluster.clock.after(self._pause_us, self._act)
+        cluster.clock.after(self._pause_us, self.act)
 
     def more_deeds(self) -> list[Callable[[], None]]:
         """Return additional faults for this kind of world."""
@@ -121,10 +121,11 @@ class Nemesis:
             if not node.alive and node.name != self._cluster.buried:
                 node.start()
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Cause a fault, or heal the links; do so again later."""
         if not self.active:
             return
-        self._cluster.clock.after(self._chance.randint(1, 2 * self._pause_us), self._act)
+        self._cluster.clock.after(self._chance.randint(1, 2 * self._pause_us), self.act)
         if self._chance.random() < 0.35:
             self._cluster.wire.heal()
         else:

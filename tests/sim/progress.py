@@ -60,7 +60,7 @@ class Progress:
             for one, other in combinations(cluster.names, 2):
                 self._note((one, other), (one, other) not in cut and (other, one) not in cut)
             self._note_fallen()
-            self._demand()
+            self.demand()
         return False
 
     def _note_fallen(self) -> None:
@@ -74,7 +74,8 @@ class Progress:
             self._moved_us = self._cluster.clock.now_us
         self._leading = {n.name: n.life for n in nodes.values() if n.alive and n.raft.leads}
 
-    def _demand(self) -> None:
+    def demand(self) -> None:
+        """Raise `Violation` without progress."""
         cluster, now_us = self._cluster, self._cluster.clock.now_us
         decided = len(cluster.checker.decided)
         if decided != self._decided:

@@ -148,9 +148,10 @@ class Copier:
         self.disk = SimDisk(self.chance)
         self.life = 1
         self.alive = True
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin with what is on disk."""
         appender = Appender(self.disk, OUT, IDENTITY)
         appender.recover()
         finish_archiving(self.disk, OUT, appender.manifest)
@@ -263,17 +264,18 @@ class Copier:
         self.copy.sync()
         self.copy.appender.close()
         self.life += 1
-        self._begin()
+        self.begin()
 
 
 class Mirror(Copier):
     """A copy that is served; it answers no further than it is sure of."""
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin with what is on disk."""
         self._feeds = LogFeeds(OUT)
         self._asked: Question | None = None
         self._proof: Question | None = None
-        super()._begin()
+        super().begin()
 
     def grown(self, end: Position) -> None:
         """Serve up to here."""
@@ -361,8 +363,9 @@ class InOrder:
 class Follower(Copier):
     """A reader that follows: it is never far behind, and reads each message once and in order."""
 
-    def _begin(self) -> None:
-        super()._begin()
+    def begin(self) -> None:
+        """Begin with what is on disk."""
+        super().begin()
         self.since_us = self.world.clock.now_us
         self._opened = LogDirectory(OUT, self.disk)
         self._reader = Reader(self._opened)

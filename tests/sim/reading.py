@@ -99,12 +99,14 @@ class ReadingNode(MergeNode):
     world: "ReadingCluster"
     answering: Answering
 
-    def _start(self) -> None:
-        super()._start()
+    def start_duties(self) -> None:
+        """Start what the node does."""
+        super().start_duties()
         self.answering = Answering(self)
 
-    def _step(self) -> None:
-        super()._step()
+    def step_duties(self) -> None:
+        """Let the node's duties take a step."""
+        super().step_duties()
         self.world.observe(self)
 
     def may_decide(self) -> bool:

@@ -35,8 +35,9 @@ class RestingNemesis(MergeNemesis):
         self._pause_us = chance.choice([20, 40]) * cluster.tick_us
         cluster.wire.delay_us = min(cluster.wire.delay_us, 2_000)
 
-    def _act(self) -> None:
-        super()._act()
+    def act(self) -> None:
+        """Cause a fault, or heal the links; do so again later."""
+        super().act()
         self._cut_away()
 
     def _send_away(self) -> None:
@@ -75,8 +76,9 @@ class RestingNode(MergeNode):
         else:
             super().receive(source, data)
 
-    def _step(self) -> None:
-        super()._step()
+    def step_duties(self) -> None:
+        """Let the node's duties take a step."""
+        super().step_duties()
         if self.is_resting and self.raft.leads:
             assert isinstance(self.world, RestingCluster)
             self.world.demand_even(self)

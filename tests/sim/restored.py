@@ -60,7 +60,7 @@ class RestoredNemesis(MergeNemesis):
         node = self._victim_node()
         if not self.active:
             return
-        if not (node.alive and self._is_known()):
+        if not (node.alive and self.is_known()):
             self._cluster.clock.after(self._cluster.tick_us, self._restore)
         elif self._backup is not None:
             node.die("to be rolled back", power=False)
@@ -70,7 +70,7 @@ class RestoredNemesis(MergeNemesis):
                 self.world.stream.loses(node.name, session)
             self.restart_later(node)
 
-    def _is_known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether every other node remembers more of the victim than its backup holds."""
         return all(self._knows(node) for node in self._cluster.nodes.values())
 

@@ -64,8 +64,9 @@ class RottenNode(MergeNode):
 
     world: "RottenCluster"
 
-    def _start(self) -> None:
-        super()._start()
+    def start_duties(self) -> None:
+        """Start what the node does."""
+        super().start_duties()
         self.rounds = 0
         source = NodeFiles(self)
 

@@ -10,7 +10,8 @@ from .worlds import live, replay_command, seeds_of
 WORLDS = int(os.environ.get("READING_WORLDS", "100"))
 
 
-# 15 is among the hundred of test_simulation.py.
+# 19 and 83 are among the hundred of test_simulation.py, which `make test` runs.
+@pytest.mark.faults
 @pytest.mark.parametrize("seed", [463, 2319])
 def test_seeds_that_found_something_find_it_no_more(seed: int) -> None:
     """463: an order was dropped while leadership moved, and stayed. 2319: a rejection."""

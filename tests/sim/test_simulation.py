@@ -16,7 +16,15 @@ from .noticing import is_noticed
 from .outsider import has_outsider
 from .sweep import sweep
 from .wire import Wire
-from .worlds import hunt, kept_seeds, live, replay_command, violated, world
+from .worlds import (
+    first_kept_seeds,
+    hunt,
+    kept_seeds,
+    live,
+    replay_command,
+    violated,
+    world,
+)
 
 QUICK_SEEDS = 100
 SHARES = 10  # of a long list of worlds, for workers side by side
@@ -53,6 +61,13 @@ def test_a_hundred_worlds_break_no_promise(share: int) -> None:
     demand_no_violation(list(range(share, QUICK_SEEDS, SHARES)))
 
 
+@pytest.mark.parametrize("seed", first_kept_seeds())
+def test_a_seed_of_each_kind_that_once_failed_fails_no_more(seed: int) -> None:
+    """`make faults` runs all of them; what each one found has a small test of its own as well."""
+    demand_no_violation([seed])
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("share", range(SHARES))
 def test_seeds_that_once_failed_fail_no_more(share: int) -> None:
     """A mistake that was found once is not made again."""

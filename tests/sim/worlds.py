@@ -183,3 +183,11 @@ def kept_seeds() -> list[int]:
     """Return the seeds that once found something."""
     lines = SEEDS_FILE.read_text().splitlines()
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+def first_kept_seeds() -> list[int]:
+    """Return the first of the kept seeds of each kind of world."""
+    first: dict[str, int] = {}
+    for seed in kept_seeds():
+        first.setdefault(_kind(seed), seed)
+    return list(first.values())

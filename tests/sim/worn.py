@@ -40,9 +40,9 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
             if node.name not in {*self.world.frail, but} and not node.is_older_copy
         )
 
-    def _is_known(self) -> bool:
+    def is_known(self) -> bool:
         """Also wait until others than the victim have what rotted, since the victim is emptied."""
-        return super()._is_known() and all(
+        return super().is_known() and all(
             self._is_elsewhere(file, line.end, but=self._victim_name)
             for node in self.world.nodes.values()
             for known in [node.member.executor.appender.manifest]
