@@ -20,6 +20,7 @@ from replicator.serve.streams import ServedStream, Streams
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.manifest import LogIdentity
 from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.identity import read_identity
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN, END
 from rt.net.authority.identity import PeerIdentity
@@ -46,6 +47,11 @@ class MirrorFeed:
     def is_whole(self) -> bool:
         """Whether the copy is proven to have all that was merged when this connection began."""
         return self._proven(self._began_s)
+
+
+def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
+    """Admit a node only to ask where the stream ends: the old site's, before it starts again."""
+    return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
 
 class Mirror:
@@ -85,7 +91,11 @@ class Mirror:
         self._proof: EndWait | None = None  # the last question whether the copy is complete
         self._asked: EndWait | None = None  # the last question where the stream ends
         record = ServerRecord(logging.getLogger("replicator.server"))
-        served = ServedStream(self, record, questions={ADMIN_ALPN: self._serve_question})
+        questions = (ADMIN_ALPN, f"{ADMIN_ALPN}/{stream}")
+        served = ServedStream(
+            self, record, greets=questions, questions={ADMIN_ALPN: self._serve_question},
+            door=_objection,
+        )  # fmt: skip
         streams = Streams(served)
         offered = Contexts(
             contexts.files, lambda *paths: offering(server_context(*paths), *streams.protocols)
@@ -177,7 +187,8 @@ class Mirror:
             if request.get("do") != END:
                 return {"error": f"a mirror answers {END} only; ask a node", "code": "misuse"}
             if request.get("latest") is not True:
-                return {"end": str(self._feeds.end)}
+                identity = read_identity(self._feeds.directory)
+                return {"end": str(self._feeds.end), "log": identity.id if identity else ""}
             return {"end": str(self._latest(request.get("hops")))}
         except Refused as error:
             return {"error": str(error), "code": error.code}

@@ -19,7 +19,9 @@ from replicator.pull.end_asks import HOPS_MAX, EndAsks, NoEnd
 from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
 from rt.format.manifest import Manifest
+from rt.log.files.identity import read_identity
 from rt.log.write.appender import Appender
+from rt.net.admin import ask
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.loop.event_loop import EventLoop
@@ -227,6 +229,16 @@ def test_a_mirror_serves_those_that_a_node_would_serve(cluster, tmp_path, who, w
         copy = puller(cluster, tmp_path / "copy", edge.address, who)
         assert eventually(lambda: words in copy.status().error), copy.status().error
         copy.stop()
+
+
+def test_a_node_may_ask_a_mirror_which_log_it_has(cluster, tmp_path):
+    """Before it starts while no node leads: its cluster may have been given up."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert eventually(lambda: edge.pull.status().durable_place)
+        answer = ask(
+            edge.address, cluster.contexts("n1"), {"do": "end"}, roles=(CertificateRole.MIRROR,)
+        )
+    assert answer["log"] == read_identity(os.path.join(tmp_path, "edge", STREAM, "out")).id
 
 
 def test_a_publisher_does_not_push_to_a_mirror(cluster, tmp_path):

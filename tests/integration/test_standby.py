@@ -15,11 +15,11 @@ from rt.client.standby import StateCarrier
 from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
 from rt.node.founding.carried_state import carried_state, read_carried
-from rt.node.founding.cluster_files import founding_lines
+from rt.node.founding.cluster_files import founding_lines, free_addresses, init_local_cluster
 from rt.node.founding.layout import ClusterLayout
 from rt.position import Position
 from tests.archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect
-from tests.commands import run
+from tests.commands import run, start
 from tests.replicator_host import eventually
 
 
@@ -342,3 +342,22 @@ def rejoins_a_node(root, succession, certs):
         assert file.read().splitlines()[1:] == ["jfk\t100\t149"]
     for each in (os.path.join(root, STREAM, "out"), found["aside"]):
         assert run("verify", each).exit_code == 0
+
+
+def test_a_node_of_a_lost_site_does_not_start_before_the_standby_was_asked(tmp_path):
+    """Another cluster may continue its log; an operator may say that none does."""
+    [place] = init_local_cluster(str(tmp_path / "one"), STREAM, 1)
+    [there] = free_addresses(1)
+
+    for more, words in (
+        ((), "serves stream"),  # there is no log that could have been given up
+        (("--standby", there), "does not start yet, since another cluster may continue its log"),
+        (("--standby", there, "--without-standby"), "serves stream"),
+    ):
+        with start("node", "--config", place.config, *more, text=True) as process:
+            said = process.stderr if len(more) == 2 else process.stdout
+            try:
+                assert words in said.readline()
+            finally:
+                process.terminate()
+            assert process.wait(60) == 0

@@ -8,14 +8,15 @@ import click
 from rt.cli.cluster.adopt_state import adopt_state
 from rt.cli.cluster.found import found_node
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.link import reload
-from rt.cli.common.options import click_options, reloaded
+from rt.cli.common.link import LongWait, reload
+from rt.cli.common.options import click_options, flag, reloaded
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.heap import Heap
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
 from rt.node.agree.leadership import RoleCommand
+from rt.node.founding.standby_gate import StandbyGate
 from rt.node.host.stream_host import StreamHost
 from rt.node.observe.sampler_thread import LIVE_S
 from rt.node.settings.node import NodeSettings
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
     from rt.web.serving.site import Site
 
 _POLL_S: Final = 0.5
+_ASK_S: Final = 1.0  # between two questions to the standby
 _NAMED_MAX: Final = 10
 RELOADED: Final = "certificates, reserve and limits were"
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click_options(NodeSettings, "node")
+@flag(
+    "--without-standby",
+    help="Start though the standby cannot be asked whether another cluster continues the log.",
+)
 @click.pass_context
-def node(context: click.Context, *, settings: NodeSettings) -> None:
+def node(context: click.Context, *, settings: NodeSettings, without_standby: bool) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
     A stream that fails stops, and the others continue; the node ends with the last one.
@@ -54,6 +60,8 @@ def node(context: click.Context, *, settings: NodeSettings) -> None:
     manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
     with StopSignals(reloads=True) as signals:
+        if not without_standby and not _may_start(settings, signals):
+            return
         running = StreamHost(settings, on_role=on_role)
         if settings.web.http:
             running.own.lookout.pause_s = LIVE_S
@@ -82,6 +90,28 @@ def node(context: click.Context, *, settings: NodeSettings) -> None:
 
 node.add_command(adopt_state)
 node.add_command(found_node)
+
+
+def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
+    """Wait until the cluster is led, or the standby says that it was not given up.
+
+    Returns:
+        False if a signal ended the wait.
+    """
+    if not settings.agreement.standby:
+        return True
+    gate = StandbyGate(settings)
+    wait = LongWait(
+        gate.may_start,
+        lambda: (
+            f"node {settings.name} does not start yet, since another cluster may continue its "
+            f"log: {gate.why}; if none does, start it with --without-standby"
+        ),
+    )
+    while not wait.is_over():
+        if not signals.wait(_ASK_S):
+            return False
+    return True
 
 
 def _streams_of(running: StreamHost) -> str:

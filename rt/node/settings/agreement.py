@@ -65,6 +65,14 @@ class AgreementSettings:
         default=True,
         metadata={"help": "Agree on small updates before they are synced, by sending them along."},
     )
+    standby: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "Address of a mirror at the standby site (rt pull --standby --serve); repeat "
+            "for each. While no node leads, this one starts only after one of them has said that "
+            "it still has this log; rt node --without-standby starts it all the same."
+        },
+    )
     on_role: str = field(
         default="",
         metadata={

@@ -1,0 +1,89 @@
+"""StandbyGate: whether a cluster may have been given up while its nodes were down."""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from rt.errors import FrameError, RtError, spoken
+from rt.log.files.identity import read_identity
+from rt.names import merged_directory
+from rt.net.admin import END, Address, ask
+from rt.net.authority.certificates import certificate_files
+from rt.net.authority.identity import CertificateRole
+from rt.net.exchange import Fields
+from rt.net.tls import Contexts, client_context
+from rt.node.settings.node import NodeSettings, parse_address
+from rt.text import printable
+
+_ANSWER_S: Final = 5.0
+
+Asking = Callable[[Address, Fields, Collection[CertificateRole]], Fields]
+
+
+class StandbyGate:
+    """StandbyGate: asks the other nodes and the standby whether a node may start.
+
+    A promoted copy takes nothing more and is not served as the old log. So a mirror that still
+    serves this log was not promoted.
+    """
+
+    def __init__(self, settings: NodeSettings, asking: Asking | None = None) -> None:
+        """Prepare.
+
+        Args:
+            settings: the node's settings.
+            asking: sends a request to a node or mirror with one of the roles.
+
+        Raises:
+            Misuse: an address is malformed.
+        """
+        self._settings = settings
+        self._mirrors = [parse_address(each, "standby") for each in settings.agreement.standby]
+        self._asking = asking or _asking(settings)
+        self.why = "the standby was not asked yet"
+
+    def may_start(self) -> bool:
+        """Ask once; return whether the node may start. If not, `why` says what is in the way."""
+        settings = self._settings
+        try:
+            identity = read_identity(merged_directory(settings.root, settings.stream))
+        except (FrameError, RtError, OSError) as error:
+            self.why = spoken(error)
+            return True  # its start says more
+        if identity is None:  # there is nothing that could have been given up
+            return True
+        return self._has_leader() or any(self._serves(each, identity.id) for each in self._mirrors)
+
+    def _has_leader(self) -> bool:
+        """Whether the others are led: then the cluster was not down."""
+        request: Fields = {"do": END, "latest": True}
+        for name, address in self._settings.addresses.items():
+            if name != self._settings.name:
+                try:
+                    self._asking(address, request, (CertificateRole.NODE,))
+                except (RtError, OSError):
+                    continue
+                return True
+        return False
+
+    def _serves(self, mirror: Address, log: str) -> bool:
+        """Whether a mirror still serves a log."""
+        where = f"{mirror[0]}:{mirror[1]}"
+        try:
+            found = str(self._asking(mirror, {"do": END}, (CertificateRole.MIRROR,)).get("log", ""))
+        except (RtError, OSError) as error:
+            self.why = f"the standby at {where} does not answer: {printable(spoken(error))}"
+            return False
+        if not found:
+            self.why = f"the standby at {where} does not say which log it has; update it"
+        elif found != log:
+            self.why = f"the standby at {where} has another log, {printable(found)}, by now"
+        return found == log
+
+
+def _asking(settings: NodeSettings) -> Asking:
+    contexts = Contexts(
+        certificate_files(settings.certs, settings.name), client_context, settings.stream
+    )
+    return lambda address, request, roles: ask(
+        address, contexts, request, roles=roles, answer_s=_ANSWER_S
+    )
