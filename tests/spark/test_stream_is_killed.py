@@ -15,7 +15,7 @@ from tests.spark.reading import SLOW_START
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = os.path.join(os.path.dirname(__file__), "stream_job.py")
 KILLS = 20
-STEPS_MAX = 12  # of two or three batches
+STEPS_MAX = 8  # of one or two batches
 DEADLINE_S = 300
 
 
