@@ -13,12 +13,18 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import sync_directory
+from rt.log.files.identity import read_identity
 from rt.log.files.lock import whole_lock
 from rt.log.read.proof import last_proof
 from rt.names import merged_directory, stream_directory
 from rt.net.authority.certificates import AUTHORITY, certificate_files
 from rt.net.authority.files import read_file, write_file
-from rt.net.authority.succession import SUCCESSION_BYTES_MAX, Succession, parse_succession
+from rt.net.authority.succession import (
+    SUCCESSION_BYTES_MAX,
+    Succession,
+    parse_succession,
+    said_in,
+)
 from rt.net.authority.trust import trust_of
 
 SUCCESSION_NAME: Final = "standby.succession"
@@ -28,7 +34,11 @@ _CONFIG_BYTES_MAX: Final = 1 << 20
 
 def succession_path(settings: ConnectionSettings) -> str:
     """Return where a promotion writes who continues the log of a copy."""
-    return os.path.join(stream_directory(settings.root, settings.stream), SUCCESSION_NAME)
+    return _path(settings.root, settings.stream)
+
+
+def _path(root: str, stream: str) -> str:
+    return os.path.join(stream_directory(root, stream), SUCCESSION_NAME)
 
 
 def read_succession(path: str, certs: str) -> tuple[Succession, str]:
@@ -49,19 +59,28 @@ def read_succession(path: str, certs: str) -> tuple[Succession, str]:
     return parse_succession(text, trust.facts.authorities), text
 
 
-def demand_current(settings: ConnectionSettings) -> None:
-    """Raise `Misuse` if a copy is of a log that has ended here: it must not grow."""
-    path = succession_path(settings)
-    if not os.path.exists(path):
-        return
-    found, _ = read_succession(path, settings.certs)
-    with closing(LogDirectory(merged_directory(settings.root, settings.stream))) as log:
-        log.refresh()
-        identity = log.manifest.identity
-    if identity is not None and identity.id == found.old:
-        words = f"it was promoted, and its log continues at {found.moved_to}"
+def promoted_to(root: str, stream: str) -> str:
+    """Return where the log of a copy continues, if the copy was promoted; "" if it was not.
+
+    Raises:
+        Misuse: what says so cannot be read.
+        ManifestError: the copy's manifest is damaged.
+    """
+    try:
+        found = said_in(read_file(_path(root, stream), SUCCESSION_BYTES_MAX))
+    except FileNotFoundError:
+        return ""
+    identity = read_identity(merged_directory(root, stream))
+    return found.moved_to if identity is not None and identity.id == found.old else ""
+
+
+def demand_current(root: str, stream: str) -> None:
+    """Raise `Misuse` if a copy was promoted: it must not grow."""
+    if moved_to := promoted_to(root, stream):
+        path = merged_directory(root, stream)
         raise Misuse(
-            f"{log.path} takes nothing more: {words}; rt standby rejoin makes it a copy of that"
+            f"{path} takes nothing more: it was promoted, and its log continues at {moved_to}; rt "
+            "standby rejoin makes it a copy of that"
         )
 
 

@@ -287,6 +287,9 @@ def test_a_promoted_copy_does_not_grow_and_is_promoted_once(standby, tmp_path):
     refused = run("pull", "--root", root, "--stream", STREAM, "--once", *link(old, "subscriber"))
     assert refused.exit_code == 2
     assert "takes nothing more: it was promoted" in refused.stderr
+    shown = run("standby", "status", "--root", root, "--stream", STREAM, "--max", "0.001")
+    assert shown.exit_code == 0, shown.output
+    assert "it was promoted, and takes nothing more: its log continues at localhost" in shown.stdout
     again = run(*promoting(old, tmp_path / "third", root))
     assert again.exit_code == 2
     assert "two clusters must not continue one log" in again.stderr

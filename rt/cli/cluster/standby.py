@@ -20,7 +20,12 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Seconds, flag, json_option
-from rt.client.promotion import complete_succession, succession, succession_path
+from rt.client.promotion import (
+    complete_succession,
+    promoted_to,
+    succession,
+    succession_path,
+)
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
 from rt.errors import Misuse, RtError, spoken
@@ -76,18 +81,21 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
     """Show what a standby has: messages and seconds behind, proof, and age of the state.
 
     The exit code is 0 if the copy has everything that was merged S seconds ago and its state is
-    carried. It is 1 if not, and also if rt pull --standby does not run or reaches no node: then it
-    is not known.
+    carried, or if it was promoted. It is 1 if not, and also if rt pull --standby does not run or
+    reaches no node: then it is not known.
 
     \b
     rt standby status --root copy --stream flights --max 30
     """  # noqa: D301 - click reads the backspace character
     record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
-    wrong = _wrong(record, max_s, now_ns)
+    moved_to = promoted_to(settings.root, settings.stream)
+    wrong = "" if moved_to else _wrong(record, max_s, now_ns)
     if as_json:
-        print_json({**_facts(record, now_ns), "ok": not wrong})
+        print_json({**_facts(record, now_ns), "promoted_to": moved_to or None, "ok": not wrong})
     else:
         say(*_lines(record, now_ns))
+        if moved_to:
+            say(f"  it was promoted, and takes nothing more: its log continues at {moved_to}")
     if wrong:
         raise click.ClickException(wrong)
 

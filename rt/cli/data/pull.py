@@ -115,7 +115,7 @@ def pull(
         given = "--serve" if serve is not None else "--standby"
         raise click.UsageError(f"{given} goes on; leave out --once")
     keep = parse_keep(kept)
-    demand_current(settings)
+    demand_current(settings.root, settings.stream)
     contexts = settings.contexts(*(_SERVING if standby or serve is not None else _PULLING))
     mirror = None if serve is None else _mirror(settings, serve)
     known = link.known_nodes(settings)

@@ -104,6 +104,15 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
     raise Refused("certificate", "no authority that is trusted here has signed this succession")
 
 
+def said_in(text: str | bytes) -> Succession:
+    """Return what a succession says, with any signature: for a file of this machine's operator.
+
+    Raises:
+        Misuse: it is malformed.
+    """
+    return _parsed(text)[0]
+
+
 def _parsed(text: str | bytes) -> tuple[Succession, bytes]:
     if len(text) > SUCCESSION_BYTES_MAX:
         raise Misuse(f"a succession has at most {SUCCESSION_BYTES_MAX} bytes")

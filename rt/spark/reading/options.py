@@ -212,7 +212,8 @@ def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[
         try:
             found[name] = table[name][1](str(value))
         except ValueError as error:
-            raise Misuse(f"{name}={str(value)[:60]!r}: {error}") from None
+            as_typed = name if given.lower() == name.lower() else given
+            raise Misuse(f"{as_typed}={str(value)[:60]!r}: {error}") from None
     return found
 
 
