@@ -37,6 +37,9 @@ _FILE_MESSAGES: Final = 100  # at least; see `_FILE_MESSAGES_S`
 _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
+# A heartbeat brings nothing. Counted as five, a flood of them costs the others no more from a node,
+# which may send five times as many messages, than from a publisher.
+_HEARTBEAT_MESSAGES: Final = 4
 
 # The end of a file is charged by the time that it took as well, in messages a second: at 10,000 of
 # them a second, one name's files occupy a tenth of the disk's time, which everyone's messages need.
@@ -231,6 +234,7 @@ class SinkConnection:
             self._act(channel, message)
             return
         if isinstance(message, Heartbeat):
+            self._link.charge(_HEARTBEAT_MESSAGES)
             return
         if isinstance(message, Open):
             self._open(message)
