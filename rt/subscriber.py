@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from functools import partial
+from itertools import islice
 from operator import length_hint
 from typing import Self
 
@@ -139,7 +140,12 @@ class Subscriber:
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
-    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+    def messages(
+        self,
+        timeout_s: float | None = None,
+        *,
+        max: int | None = None,  # noqa: A002 - what others call it
+    ) -> Iterator[Message]:
         """Iterate over messages until stopped, timed out, or at the end if not following.
 
         A later iteration continues where this one ended.
@@ -147,6 +153,7 @@ class Subscriber:
         Args:
             timeout_s: end the iteration if everything was read and no wanted message has arrived
                 for this long; None waits for ever.
+            max: end it after so many messages; None for any number.
 
         Raises:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
@@ -158,6 +165,10 @@ class Subscriber:
             Misuse: `follow` is False, and there is no log, or it ends before `start`; or this is a
                 copy of the subscriber in a forked child.
         """
+        count, found = checked_max(max), self._messages(timeout_s)
+        return found if count is None else islice(found, count)
+
+    def _messages(self, timeout_s: float | None) -> Iterator[Message]:
         message: Message | None = None
         deadline, more = _deadline(timeout_s), not self._use.is_stopped
         while more:
@@ -299,6 +310,13 @@ def _release(
     waiter.close()
     for close in others:
         close()
+
+
+def checked_max(count: int | None) -> int | None:
+    """Return how many messages were asked for; `Misuse` if it is no number of messages."""
+    if count is not None and (type(count) is not int or count < 0):
+        raise Misuse(f"max is {count!r}; give a number of messages, 0 or more, or None")
+    return count
 
 
 def _deadline(timeout_s: float | None) -> float | None:

@@ -67,6 +67,16 @@ def test_members_divide_the_messages(client):
         assert not list(late), "the group goes on where it is"
 
 
+def test_a_member_takes_so_many_messages_at_a_time(client):
+    """Those of one iteration are handled when it has ended, and do not come again."""
+    wanted = published(client, "counted", 10)
+    seen = []
+    for most in (4, 20):
+        with client.subscriber(group="counting", sessions=["counted"], follow=False) as member:
+            seen += [message.payload for message in member.messages(max=most)]
+    assert Counter(seen) == Counter(dict.fromkeys(wanted, 1))
+
+
 def test_messages_that_come_while_a_member_waits_are_handed_to_it(client):
     """Most of the time a worker has nothing to do."""
     published(client, "before", 5)

@@ -450,7 +450,7 @@ def test_the_options_of_sparks_kafka_source_are_taken_by_their_names():
     for name in ("subscribePattern", "assign", "kafka.bootstrap.servers"):
         with pytest.raises(Misuse, match=f"has no option {name}: "):
             read_options({"path": "p", name: "x"})
-    with pytest.raises(Misuse, match="^startingOffsets='x': "):
+    with pytest.raises(Misuse, match=r"^startingOffsets='x': "):
         read_options({"path": "p", "startingOffsets": "x"})
     pytest.importorskip("pyspark")
     from rt.spark.formats.sink import sink_options

@@ -261,6 +261,20 @@ def test_a_log_is_followed_across_rolls_and_runs_while_it_is_written(tmp_path):
     assert any(isinstance(event, CaughtUp) for event in events)
 
 
+def test_a_reader_takes_so_many_messages_at_a_time(tmp_path):
+    """Each iteration continues where the last one ended."""
+    with publisher_of(tmp_path) as publisher, subscriber_of(tmp_path) as subscriber:
+        publisher.publish_many([b"%d" % number for number in range(5)])
+        publisher.flush("written")
+        taken = [list(subscriber.messages(0, max=most)) for most in (2, 0, 2, 2)]
+        assert [[m.payload for m in each] for each in taken] == [
+            [b"0", b"1"], [], [b"2", b"3"], [b"4"],
+        ]  # fmt: skip
+        for wrong in (-1, 1.5, "2", True):
+            with pytest.raises(Misuse, match="max is"):
+                subscriber.messages(max=wrong)
+
+
 def test_a_pause_ends_the_iteration_and_it_continues_later(tmp_path):
     """A program that also does other things looks in now and then."""
     with publisher_of(tmp_path) as publisher, subscriber_of(tmp_path) as subscriber:

@@ -29,7 +29,7 @@ from rt.log.notify.watch import Watch
 from rt.log.read.follower import Matching
 from rt.log.read.in_use import InUse
 from rt.position import Position
-from rt.subscriber import Subscriber
+from rt.subscriber import Subscriber, checked_max
 
 _log: Final = logging.getLogger("rt.subscriber")
 _LOOK_S: Final = 0.02  # between two checks whether the copy has grown
@@ -118,8 +118,17 @@ class GroupSubscriber:
     def __iter__(self) -> Iterator[Delivery]:
         return self.messages()
 
-    def messages(self, timeout_s: float | None = None) -> Iterator[Delivery]:
+    def messages(
+        self,
+        timeout_s: float | None = None,
+        *,
+        max: int | None = None,  # noqa: A002 - what others call it
+    ) -> Iterator[Delivery]:
         """Iterate over messages; ends when stopped, when none came for a while, or at the end.
+
+        Args:
+            timeout_s: as `rt.Subscriber.messages`.
+            max: end after so many messages; None for any number.
 
         Raises:
             GapError: messages were archived before they were handled; they count as handled. If
@@ -128,8 +137,14 @@ class GroupSubscriber:
             CorruptLog: the copy is damaged.
             Refused: the group was forgotten, or belongs to others.
         """
+        count = checked_max(max)
+        return self._messages(timeout_s, math.inf if count is None else count)
+
+    def _messages(self, timeout_s: float | None, left: float) -> Iterator[Delivery]:
         while not self._use.is_stopped:
             self._ack_handed_out()
+            if not left:
+                return
             with self._use:
                 if self._source is None and not self._next_claim(timeout_s):
                     return
@@ -137,6 +152,7 @@ class GroupSubscriber:
             self._report_lost()
             if message is not None:
                 self._handed_out = message
+                left -= 1
                 yield message
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:

@@ -79,10 +79,15 @@ class Subscription:
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
-    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+    def messages(
+        self,
+        timeout_s: float | None = None,
+        *,
+        max: int | None = None,  # noqa: A002 - what others call it
+    ) -> Iterator[Message]:
         """Iterate over messages; as `rt.Subscriber.messages`."""
         self._open()
-        for message in self._subscriber.messages(timeout_s):
+        for message in self._subscriber.messages(timeout_s, max=max):
             self._cursor.demand_held()
             self._handed_out = message.next_position
             yield message
