@@ -313,7 +313,7 @@ def _release(
 
 
 def checked_max(count: int | None) -> int | None:
-    """Return how many messages were asked for; `Misuse` if it is no number of messages."""
+    """Return how many messages were asked for; `Misuse` if that cannot be."""
     if count is not None and (type(count) is not int or count < 0):
         raise Misuse(f"max is {count!r}; give a number of messages, 0 or more, or None")
     return count
