@@ -20,6 +20,7 @@ from rt.log.notify.watch import POLL_S, Wake, Watch
 from rt.log.read.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.read.in_use import InUse
 from rt.log.read.start import Start, checked_start
+from rt.log.write.checked import checked_count
 from rt.names import merged_directory, session_directory
 from rt.offload.copied_log import CopiedLog
 from rt.offload.store import open_store
@@ -165,8 +166,8 @@ class Subscriber:
             Misuse: `follow` is False, and there is no log, or it ends before `start`; or this is a
                 copy of the subscriber in a forked child.
         """
-        count, found = checked_max(max), self._messages(timeout_s)
-        return found if count is None else islice(found, count)
+        found = self._messages(timeout_s)
+        return found if max is None else islice(found, checked_count(max, "max", 0))
 
     def _messages(self, timeout_s: float | None) -> Iterator[Message]:
         message: Message | None = None
@@ -310,13 +311,6 @@ def _release(
     waiter.close()
     for close in others:
         close()
-
-
-def checked_max(count: int | None) -> int | None:
-    """Return how many messages were asked for; `Misuse` if that cannot be."""
-    if count is not None and (type(count) is not int or count < 0):
-        raise Misuse(f"max is {count!r}; give a number of messages, 0 or more, or None")
-    return count
 
 
 def _deadline(timeout_s: float | None) -> float | None:

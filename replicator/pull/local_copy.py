@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from replicator.host import Bell
+from replicator.pull.promoted import demand_current
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived, LogIdentity
@@ -126,7 +127,7 @@ class LocalCopy:
             grown: called with the end of the copy whenever it has grown.
 
         Raises:
-            Misuse: another process pulls into it.
+            Misuse: another process pulls into it, or the copy was promoted.
         """
         self.directory = directory
         self.log: PulledLog | None = None  # set once a node has identified the log
@@ -141,6 +142,11 @@ class LocalCopy:
         self._lock_fd = take_lock(
             directory, f"{directory} is being pulled into already; stop that, or use another"
         )
+        try:
+            demand_current(directory)  # with the lock held, which a promotion takes too
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
         self._due_s = 0.0
         self._timer: Timer | None = None
 

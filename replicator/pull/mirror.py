@@ -20,7 +20,7 @@ from replicator.serve.streams import ServedStream, Streams
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.manifest import LogIdentity
 from rt.log.files.damaged_files import DamagedFiles
-from rt.log.files.identity import read_identity
+from rt.log.files.identity import read_log_identity
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN, END
 from rt.net.authority.identity import PeerIdentity
@@ -187,7 +187,7 @@ class Mirror:
             if request.get("do") != END:
                 return {"error": f"a mirror answers {END} only; ask a node", "code": "misuse"}
             if request.get("latest") is not True:
-                identity = read_identity(self._feeds.directory)
+                identity = read_log_identity(self._feeds.directory)
                 return {"end": str(self._feeds.end), "log": identity.id if identity else ""}
             return {"end": str(self._latest(request.get("hops")))}
         except Refused as error:

@@ -1,44 +1,43 @@
 """Promotion: says, beside a standby's copy, which log continues it; then the copy takes no more."""
 
-import getpass
 import os
 import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Final
 
+from replicator.pull.promoted import promoted_to, succession_beside
 from rt.client.readers.settings import ConnectionSettings
-from rt.errors import Misuse
+from rt.errors import FrameError, Misuse
+from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import sync_directory
-from rt.log.files.identity import read_identity
-from rt.log.files.lock import whole_lock
-from rt.log.read.proof import last_proof
-from rt.names import merged_directory, stream_directory
+from rt.log.files.lock import writers_lock
+from rt.log.read.proof import Proof, last_proof
+from rt.names import merged_directory
 from rt.net.authority.certificates import AUTHORITY, certificate_files
 from rt.net.authority.files import read_file, write_file
 from rt.net.authority.succession import (
     SUCCESSION_BYTES_MAX,
+    TEXT_MAX,
     Succession,
     parse_succession,
     said_in,
 )
 from rt.net.authority.trust import trust_of
+from rt.position import Position
+from rt.text import printable
 
-SUCCESSION_NAME: Final = "standby.succession"
 _DRAFT: Final = ".new"  # until the new cluster's files are written
 _CONFIG_BYTES_MAX: Final = 1 << 20
+_ID_DIGITS: Final = 8  # of the log that ended, in the name of an earlier succession
 
 
 def succession_path(settings: ConnectionSettings) -> str:
-    """Return where a promotion writes who continues the log of a copy."""
-    return _path(settings.root, settings.stream)
-
-
-def _path(root: str, stream: str) -> str:
-    return os.path.join(stream_directory(root, stream), SUCCESSION_NAME)
+    """Return the path of the file that says which log continues that of a copy."""
+    return succession_beside(merged_directory(settings.root, settings.stream))
 
 
 def read_succession(path: str, certs: str) -> tuple[Succession, str]:
@@ -59,31 +58,6 @@ def read_succession(path: str, certs: str) -> tuple[Succession, str]:
     return parse_succession(text, trust.facts.authorities), text
 
 
-def promoted_to(root: str, stream: str) -> str:
-    """Return where the log of a copy continues, if the copy was promoted; "" if it was not.
-
-    Raises:
-        Misuse: what says so cannot be read.
-        ManifestError: the copy's manifest is damaged.
-    """
-    try:
-        found = said_in(read_file(_path(root, stream), SUCCESSION_BYTES_MAX))
-    except FileNotFoundError:
-        return ""
-    identity = read_identity(merged_directory(root, stream))
-    return found.moved_to if identity is not None and identity.id == found.old else ""
-
-
-def demand_current(root: str, stream: str) -> None:
-    """Raise `Misuse` if a copy was promoted: it must not grow."""
-    if moved_to := promoted_to(root, stream):
-        path = merged_directory(root, stream)
-        raise Misuse(
-            f"{path} takes nothing more: it was promoted, and its log continues at {moved_to}; rt "
-            "standby rejoin makes it a copy of that"
-        )
-
-
 @contextmanager
 def succession(
     settings: ConnectionSettings, old: str, addresses: Sequence[str], authority: str
@@ -99,26 +73,36 @@ def succession(
         authority: the directory of the authority, which the old cluster trusts.
 
     Raises:
-        Misuse: the copy is being written, was promoted before, or there is no such authority.
-        CorruptLog: the copy is damaged.
+        Misuse: the copy is damaged, is being written, was promoted before, or there is none; or
+            there is no such authority.
     """
     path, target = merged_directory(settings.root, settings.stream), succession_path(settings)
     words = "a promoted copy must not grow: stop rt pull --standby"
-    with whole_lock(path, f"{path} is being written; {words}"):
-        if os.path.exists(target):
+    if not os.path.isdir(path):
+        raise no_log(path)
+    with writers_lock(path, f"{path} is being written; {words}"):
+        if promoted_to(path):
             words = "this copy was promoted before, and two clusters must not continue one log"
             raise Misuse(f"{target} is there: {words}; move it away if that one never ran")
-        with closing(LogDirectory(path)) as log:
-            log.refresh()
-            cut, proof = last_proof(log)
+        cut, proof = _end_of(path)
         made = Succession(
             settings.stream, old, secrets.token_hex(16), str(cut), proof.number,
-            proof.digest.hex(), moved_to=",".join(addresses),
-            by=f"{getpass.getuser()}@{socket.gethostname()}", at_ns=time.time_ns(),
+            proof.digest.hex(), moved_to=",".join(addresses)[:TEXT_MAX],
+            by=printable(f"rt standby promote on {socket.gethostname()}")[:TEXT_MAX],
+            at_ns=time.time_ns(),
         )  # fmt: skip
         write_file(target + _DRAFT, made.signed(authority).encode(), force=True)
         yield made.new
         _complete(target)
+
+
+def _end_of(path: str) -> tuple[Position, Proof]:
+    with closing(LogDirectory(path)) as log:
+        log.refresh()
+        try:
+            return last_proof(log)
+        except FrameError as error:
+            raise Misuse(f"{path} is damaged, see rt verify: {error}") from None
 
 
 def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
@@ -128,19 +112,22 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
         Whether there was one, with these files.
     """
     target = succession_path(settings)
-    if os.path.exists(target) or not os.path.exists(target + _DRAFT):
+    if not os.path.exists(target + _DRAFT):
         return False
     found, _ = read_succession(target + _DRAFT, os.path.join(directory, "certs"))
     line = f'log_id = "{found.new}"'.encode()
-    configs = [name for name in os.listdir(directory) if name.endswith(".toml")]
-    if not any(
-        line in read_file(os.path.join(directory, name), _CONFIG_BYTES_MAX) for name in configs
-    ):
+    configs = (name for name in os.listdir(directory) if name.endswith(".toml"))
+    texts = (read_file(os.path.join(directory, name), _CONFIG_BYTES_MAX) for name in configs)
+    if not any(line in text for text in texts):
         return False
     _complete(target)
     return True
 
 
 def _complete(target: str) -> None:
+    """Let a succession count; that of an earlier log stays, for copies that have yet to follow."""
+    with suppress(FileNotFoundError):
+        known = said_in(read_file(target, SUCCESSION_BYTES_MAX))
+        os.replace(target, f"{target}.{known.old[:_ID_DIGITS]}")
     os.replace(target + _DRAFT, target)
     sync_directory(os.path.dirname(target))

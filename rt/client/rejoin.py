@@ -11,12 +11,12 @@ from rt.client.readers.cursor import carry_cursors, is_held, read_cursors
 from rt.errors import Misuse
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, decode_entry, encode_entry
-from rt.inspect.divergence import Spans, messages_after
+from rt.inspect.divergence import Spans, count_messages, messages_after
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import SET_ASIDE, make_private_directory, sync_directory, write_whole
 from rt.log.files.listing import log_files
-from rt.log.files.lock import whole_lock
+from rt.log.files.lock import writers_lock
 from rt.log.read.proof import Proof, proof_at
 from rt.log.read.start import end_of
 from rt.names import MERGED_NAME, stream_directory
@@ -35,7 +35,8 @@ class Rejoined:
     Attributes:
         end: where the copy ends now.
         beyond: what it had after the cut: spans of sequence numbers by session.
-        aside: the directory with the whole log as it was; "" if it had nothing after the cut.
+        aside: the directory that keeps the log as it was; "" if it had nothing after the cut. Files
+            before the cut are shared with the copy, and are archived with its.
         cursors: by name, the position of each cursor that was beyond the cut, where it is now.
     """
 
@@ -47,7 +48,7 @@ class Rejoined:
     @property
     def messages(self) -> int:
         """How many messages it had after the cut."""
-        return sum(end - first for spans in self.beyond.values() for first, end in spans)
+        return count_messages(self.beyond)
 
 
 def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
@@ -77,13 +78,16 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
         raise no_log(path)
     with (
         closing(LogDirectory(path)) as log,
-        whole_lock(path, f"{path} is in use; stop the program that writes it"),
+        writers_lock(path, f"{path} is in use; stop the program that writes it"),
     ):
         log.refresh()
         identity, end = _demand(log, succession, cut), end_of(log)
         cursors = _beyond(root, stream, succession.old, cut)
         if identity.id == succession.new:
-            found = Rejoined(end, {}, aside if os.path.exists(aside) else "", cursors)
+            beyond = _kept(aside, cut)
+            found = Rejoined(end, beyond or {}, aside if beyond is not None else "", cursors)
+        elif os.path.exists(aside):
+            raise Misuse(f"{aside} is there already; move it away, and run this again")
         else:
             beyond = messages_after(log, cut) if end > cut else {}
             found = Rejoined(min(end, cut), beyond, aside if end > cut else "", cursors)
@@ -92,6 +96,15 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
     if not is_dry:
         carry_cursors(root, stream, succession.old, succession.new, cut)
     return found
+
+
+def _kept(aside: str, cut: Position) -> dict[str, Spans] | None:
+    """Return what the log that was moved aside has after the cut; None if it has nothing."""
+    if not os.path.exists(aside):
+        return None
+    with closing(LogDirectory(aside)) as log:
+        log.refresh()
+        return messages_after(log, cut) if end_of(log) > cut else None
 
 
 def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIdentity:

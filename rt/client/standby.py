@@ -14,8 +14,9 @@ from rt.client.end_samples import EndSamples
 from rt.errors import FrameError, Misuse, RtError, spoken
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import replace_small, sync_directory
+from rt.log.files.identity import read_log_identity
 from rt.log.read.proof import proof_at
-from rt.names import MERGED_NAME, stream_directory
+from rt.names import MERGED_NAME, merged_directory, stream_directory
 from rt.net.authority.files import write_file
 from rt.net.exchange import Fields
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
@@ -257,10 +258,18 @@ def carried_here(root: str, stream: str) -> CarriedState:
     """Return the state carried beside a copy.
 
     Raises:
-        Misuse: there is none, or it cannot be read.
+        Misuse: there is none, it cannot be read, or it is of another log than the copy.
+        ManifestError: the copy's manifest is damaged.
     """
     path = os.path.join(stream_directory(root, stream), STATE_NAME)
     try:
-        return read_carried(path)
+        carried = read_carried(path)
     except FileNotFoundError:
         raise Misuse(f"{path} does not exist; rt pull --standby writes it") from None
+    identity = read_log_identity(merged_directory(root, stream))
+    if identity is not None and identity.id != carried.log:
+        raise Misuse(
+            f"{path} is of the log {carried.log}, and the copy of {identity.id}; rt pull --standby "
+            "replaces it"
+        )
+    return carried

@@ -39,7 +39,7 @@ class Divergence:
     @property
     def lost(self) -> int:
         """The number of messages that only the first log has."""
-        return sum(end - first for spans in self.missing.values() for first, end in spans)
+        return count_messages(self.missing)
 
 
 def divergence(
@@ -63,7 +63,7 @@ def divergence(
     ours, theirs = messages_after(first, cut, groups), messages_after(second, cut, groups)
     missing = {name: _without(spans, theirs.get(name, [])) for name, spans in ours.items()}
     return Divergence(
-        cut, proof, sum(end - begin for spans in ours.values() for begin, end in spans),
+        cut, proof, count_messages(ours),
         {name: spans for name, spans in sorted(missing.items()) if spans},
     )  # fmt: skip
 
@@ -107,6 +107,11 @@ def messages_after(
                 name = groups.get(item.session, item.session)
                 found.setdefault(name, []).append((begin, begin + len(item)))
     return {name: _joined(spans) for name, spans in found.items()}
+
+
+def count_messages(found: Mapping[str, Spans]) -> int:
+    """Return how many sequence numbers the spans cover."""
+    return sum(end - first for spans in found.values() for first, end in spans)
 
 
 def _archived(log: LogDirectory, position: Position) -> Misuse:

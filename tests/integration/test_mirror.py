@@ -19,7 +19,7 @@ from replicator.pull.end_asks import HOPS_MAX, EndAsks, NoEnd
 from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
 from rt.format.manifest import Manifest
-from rt.log.files.identity import read_identity
+from rt.log.files.identity import read_log_identity
 from rt.log.write.appender import Appender
 from rt.net.admin import ask
 from rt.net.authority.certificates import certificate_files, issue
@@ -238,7 +238,7 @@ def test_a_node_may_ask_a_mirror_which_log_it_has(cluster, tmp_path):
         answer = ask(
             edge.address, cluster.contexts("n1"), {"do": "end"}, roles=(CertificateRole.MIRROR,)
         )
-    assert answer["log"] == read_identity(os.path.join(tmp_path, "edge", STREAM, "out")).id
+    assert answer["log"] == read_log_identity(os.path.join(tmp_path, "edge", STREAM, "out")).id
 
 
 def test_a_publisher_does_not_push_to_a_mirror(cluster, tmp_path):

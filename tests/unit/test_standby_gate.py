@@ -6,7 +6,7 @@ from rt.config.settings import load
 from rt.errors import Misuse, Refused
 from rt.names import merged_directory
 from rt.net.authority.identity import CertificateRole
-from rt.node.founding.standby_gate import StandbyGate
+from rt.node.host.standby_gate import StandbyGate
 from rt.node.settings.node import NodeSettings
 from tests.logs import MergedLog
 

@@ -7,17 +7,25 @@ from dataclasses import replace
 
 import pytest
 
+from replicator.pull.local_copy import LocalCopy
+from replicator.pull.promoted import SUCCESSION_NAME, promoted_to
+from rt.client.promotion import succession
 from rt.client.readers.cursor import LocalCursor, read_cursors
+from rt.client.readers.settings import ConnectionSettings
 from rt.client.rejoin import LISTING_NAME, rejoin
+from rt.client.standby import STATE_NAME, carried_here
 from rt.errors import Misuse, Refused
 from rt.inspect.verify import open_log, verify_log
 from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
 from rt.log.read.proof import boundaries, last_proof
 from rt.net.authority.certificates import AUTHORITY, certificate_files, init_authority
-from rt.net.authority.succession import Succession, parse_succession
+from rt.net.authority.succession import Succession, parse_succession, said_in
 from rt.net.authority.trust import trust_of
+from rt.node.founding.carried_state import CarriedState
 from rt.position import Position
 from rt.subscriber import Subscriber
+from sequencer.ledger.ledger import Ledger
 from tests.logs import MergedLog
 
 STREAM = "flights"
@@ -125,7 +133,8 @@ def test_a_copy_is_cut_where_the_logs_part_and_nothing_is_deleted(copy, number):
         assert read(copy) == whole
         os.rename(copy / STREAM / "out", found.aside)
         os.rename(copy / "new", copy / STREAM / "out")
-    assert rejoin(str(copy), STREAM, word).messages == 0  # it is one already
+    again = rejoin(str(copy), STREAM, word)  # as after a kill: it says the same, and does nothing
+    assert (again.beyond, again.aside) == (found.beyond, found.aside)
 
 
 def test_a_copy_that_differs_or_is_of_another_log_is_left_alone(copy):
@@ -141,7 +150,50 @@ def test_a_copy_that_differs_or_is_of_another_log_is_left_alone(copy):
             rejoin(str(copy), STREAM, wrong)
     with pytest.raises(Misuse, match="holds no log"):
         rejoin(str(copy / "nowhere"), STREAM, word)
-    assert sorted(os.listdir(copy / STREAM)) == ["out"]
+    (copy / STREAM / f"quarantine.out.{OLD[:8]}").mkdir()
+    with pytest.raises(Misuse, match="is there already; move it away"):
+        rejoin(str(copy), STREAM, word)
+    assert sorted(os.listdir(copy / STREAM)) == ["out", f"quarantine.out.{OLD[:8]}"]
+
+
+def test_a_promoted_copy_takes_nothing_until_it_has_rejoined(copy, authority):
+    """Whatever program pulls into it; and a state of the log that ended continues no other."""
+    at, proof = places(copy)[1]
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    out = str(copy / STREAM / "out")
+    (copy / STREAM / SUCCESSION_NAME).write_text(word.signed(str(authority)))
+    ledger = Ledger()
+    state = CarriedState(STREAM, OLD, 1, {}, ("n1",), ledger.encode())
+    (copy / STREAM / STATE_NAME).write_bytes(state.encode())
+    for _ in range(2):  # the directory is free again
+        with pytest.raises(Misuse, match="takes nothing more: it was promoted"):
+            LocalCopy(out, lambda _file: False, lambda _log: None, OsDisk(), lambda: None)
+    assert carried_here(str(copy), STREAM) == state
+    rejoin(str(copy), STREAM, word)
+    LocalCopy(out, lambda _file: False, lambda _log: None, OsDisk(), lambda: None).close()
+    assert not promoted_to(out)
+    with pytest.raises(Misuse, match=f"is of the log {OLD}, and the copy of {NEW}"):
+        carried_here(str(copy), STREAM)
+
+
+def test_a_copy_that_rejoined_can_be_promoted_and_keeps_the_earlier_word(copy, authority):
+    """For copies of the first log, which have yet to follow."""
+    at, proof = places(copy)[1]
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    beside = copy / STREAM / SUCCESSION_NAME
+    beside.write_text(word.signed(str(authority)))
+    settings = ConnectionSettings(root=str(copy), stream=STREAM)
+    with (
+        pytest.raises(Misuse, match="two clusters must not continue one log"),
+        succession(settings, OLD, ["c:1"], str(authority)),
+    ):
+        pass
+    rejoin(str(copy), STREAM, word)
+    with succession(settings, NEW, ["c:1"], str(authority)) as newest:
+        assert said_in(beside.read_text()) == word
+    made = said_in(beside.read_text())
+    assert (made.old, made.new, made.cut, made.digest) == (NEW, newest, word.cut, word.digest)
+    assert said_in((copy / STREAM / f"{SUCCESSION_NAME}.{OLD[:8]}").read_text()) == word
 
 
 def test_cursors_go_on_and_those_beyond_are_moved_back(copy):

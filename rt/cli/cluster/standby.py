@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from replicator.pull.promoted import demand_current, promoted_to
 from rt.cli.cluster.cluster import (
     ClusterOptions,
     cluster_options,
@@ -20,12 +22,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Seconds, flag, json_option
-from rt.client.promotion import (
-    complete_succession,
-    promoted_to,
-    succession,
-    succession_path,
-)
+from rt.client.promotion import complete_succession, succession, succession_path
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
 from rt.errors import Misuse, RtError, spoken
@@ -88,7 +85,7 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
     rt standby status --root copy --stream flights --max 30
     """  # noqa: D301 - click reads the backspace character
     record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
-    moved_to = promoted_to(settings.root, settings.stream)
+    moved_to = promoted_to(merged_directory(settings.root, settings.stream))
     wrong = "" if moved_to else _wrong(record, max_s, now_ns)
     if as_json:
         print_json({**_facts(record, now_ns), "promoted_to": moved_to or None, "ok": not wrong})
@@ -190,25 +187,26 @@ def promote(
         return
     if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
         if is_now and complete_succession(settings, directory):
-            say(f"the promotion that was interrupted is complete; its files are in {directory}")
+            note(f"the promotion that was interrupted is complete; its files are in {directory}")
+            _note_fence(settings)
             return
         words = f"{directory} holds the files of a cluster; name another directory"
         raise Misuse(f"{words}, or go on with rt cluster seal --moved-to, and start those nodes")
+    source = merged_directory(settings.root, settings.stream)
     if drained:
+        demand_current(source)
         _drain(settings, timeout_s)
     else:
         note(_missing(read_record(settings.root, settings.stream)))
     carried = carried_here(settings.root, settings.stream)
     path = os.path.join(directory, STATE_NAME)
-    make_private_directory(directory)
-    # a copy of the state, since rt pull --standby goes on to replace its own
-    write_file(path, carried.encode(), force=True)
     grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
     given["addresses"] = given["addresses"] or free_addresses(given["count"])
     given["names"] = given["names"] or carried.fresh_names(len(given["addresses"]))
-    grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
-    source = merged_directory(settings.root, settings.stream)
     with _continued(settings, carried.log, given, drained=drained) as log_id:
+        make_private_directory(directory)
+        # a copy of the state, since rt pull --standby goes on to replace its own
+        write_file(path, carried.encode(), force=True)
         options = ClusterOptions(
             directory, settings.stream, source, path, log_id=log_id,
             grants=grants if os.path.exists(grants) else "", **given,
@@ -217,9 +215,13 @@ def promote(
     if drained:
         _move(settings, places)
     elif given["authority"]:
-        note(f"{succession_path(settings)} says where the log continues; tell the old cluster:")
-        note(f"  rt standby fence --root {settings.root} --stream {settings.stream}")
+        _note_fence(settings)
     show_cluster(options, places)
+
+
+def _note_fence(settings: ConnectionSettings) -> None:
+    note(f"{succession_path(settings)} says where the log continues; tell the old cluster:")
+    note(f"  rt standby fence --root {shlex.quote(settings.root)} --stream {settings.stream}")
 
 
 def _continued(

@@ -51,7 +51,7 @@ def fence(
     \b
     rt standby fence --root copy --stream flights --config old/clients.toml
     """  # noqa: D301 - click reads the backspace character
-    _, text = read_succession(path or succession_path(settings), settings.certs)
+    known, text = read_succession(path or succession_path(settings), settings.certs)
     request, contexts = {"do": "succeed", "succession": text}, settings.contexts()
     answer: dict[str, object] = {}
     failure, next_s, is_sealed = "no node was asked yet", 0.0, False
@@ -62,14 +62,14 @@ def fence(
             return False
         try:
             answer.update(ask_any(settings.addresses(), contexts, request, election_s=0.0))
-        except Misuse:
-            raise
-        except Refused as error:
-            if error.code not in (*_WAITING, SEALED_NOTE):
-                raise
-            failure = spoken(error)
-            is_sealed = error.code == SEALED_NOTE  # it tells everyone so already
+        except Misuse as error:  # of an earlier version
+            by_hand = f"rt cluster seal --moved-to {known.moved_to}"
+            raise Misuse(f"{error}; seal it by hand: {by_hand}") from None
         except (RtError, OSError) as error:
+            code = error.code if isinstance(error, Refused) else ""
+            is_sealed = code == SEALED_NOTE  # it tells everyone so already
+            if code and not is_sealed and code not in _WAITING:
+                raise
             failure = spoken(error)
         next_s = time.monotonic() + _EVERY_S
         return bool(answer) or is_sealed
@@ -101,10 +101,11 @@ def fence(
 def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_json: bool) -> None:
     """Make a copy of a log that was given up a copy of the log that goes on.
 
-    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. Up to
-    where the new log begins, both are equal by digest. What the copy has beyond is not part of the
-    new log: the copy as it was stays in a directory beside it, with a list of sessions and sequence
-    numbers. Cursors of readers go on; those that were beyond are moved back to where the logs part.
+    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. The
+    copy has to be equal, by digest, to where the new log begins, if it has come so far. What it has
+    beyond is not part of the new log: the copy as it was stays in a directory beside it, with a
+    list of sessions and sequence numbers. Cursors of readers go on; those that were beyond are
+    moved back to where the logs part.
 
     Then rt pull goes on with the copy, from the new cluster. rt pull --standby makes the old site
     the standby, and rt standby promote --drained is the way back.

@@ -20,7 +20,6 @@ from rt.cli.common.console import note, print_json
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
-from rt.client.promotion import demand_current
 from rt.client.standby import StateCarrier
 from rt.config.kinds import Bytes
 from rt.errors import Misuse, RtError
@@ -115,7 +114,6 @@ def pull(
         given = "--serve" if serve is not None else "--standby"
         raise click.UsageError(f"{given} goes on; leave out --once")
     keep = parse_keep(kept)
-    demand_current(settings.root, settings.stream)
     contexts = settings.contexts(*(_SERVING if standby or serve is not None else _PULLING))
     mirror = None if serve is None else _mirror(settings, serve)
     known = link.known_nodes(settings)

@@ -16,7 +16,7 @@ from rt.inspect.advice import Finding, findings
 from rt.inspect.verify import FileReport, LogReport, open_log
 from rt.log.files.disk import OsDisk, set_aside
 from rt.log.files.indexing import rebuild_index
-from rt.log.files.lock import NODE_LOCK_NAME, whole_lock
+from rt.log.files.lock import NODE_LOCK_NAME, writers_lock
 from rt.log.write.appender import Appender
 from rt.log.write.rolled_check import check_rolled
 from rt.node.settings.node import PORT
@@ -77,7 +77,7 @@ def repair_log(
         )
     connection = settings.connection()
     words = "is in use, by a program that repairs it by itself; stop that to do it here"
-    with whole_lock(directory, f"{directory} {words}"):
+    with writers_lock(directory, f"{directory} {words}"):
         contexts = connection.contexts()
         with closing(_opened(directory)) as log:
             fetch = FileFetch(directory, connection.addresses, contexts, log.disk)

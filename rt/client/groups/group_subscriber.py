@@ -28,8 +28,9 @@ from rt.format.message import Message
 from rt.log.notify.watch import Watch
 from rt.log.read.follower import Matching
 from rt.log.read.in_use import InUse
+from rt.log.write.checked import checked_count
 from rt.position import Position
-from rt.subscriber import Subscriber, checked_max
+from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.subscriber")
 _LOOK_S: Final = 0.02  # between two checks whether the copy has grown
@@ -137,8 +138,8 @@ class GroupSubscriber:
             CorruptLog: the copy is damaged.
             Refused: the group was forgotten, or belongs to others.
         """
-        count = checked_max(max)
-        return self._messages(timeout_s, math.inf if count is None else count)
+        left = math.inf if max is None else checked_count(max, "max", 0)
+        return self._messages(timeout_s, left)
 
     def _messages(self, timeout_s: float | None, left: float) -> Iterator[Delivery]:
         while not self._use.is_stopped:

@@ -7,13 +7,13 @@ from typing import Final
 
 from rt.errors import CorruptLog, ManifestError
 from rt.format.index import SUFFIX, Index, IndexEntry
-from rt.format.manifest import FILE_NAME, Manifest, decode_entry
+from rt.format.manifest import FILE_NAME, Manifest
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
-from rt.limits import MANIFEST_LINE_BYTES_MAX
 from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.disk import Disk, File, OsDisk, OsFile
 from rt.log.files.gc_pause import uncollected
+from rt.log.files.identity import identity_in
 from rt.log.files.listing import log_files, manifest_size
 from rt.position import Position
 
@@ -102,10 +102,10 @@ class LogDirectory:
         except FileNotFoundError:
             return False
         with closing(file):
-            line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
-        if end and decode_entry(line) != self.manifest.identity:
+            found = identity_in(file)
+        if found is not None and found != self.manifest.identity:
             raise ManifestError("the log was deleted, and another made in its place")
-        return bool(end)
+        return found is not None
 
     def is_continued(self) -> bool:
         """Whether the manifest now in place is the one that was read; it may have grown.

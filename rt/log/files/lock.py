@@ -50,7 +50,7 @@ def locked(fd: int) -> bool:
 
 
 @contextmanager
-def whole_lock(directory: str, refusal: str) -> Iterator[None]:
+def writers_lock(directory: str, refusal: str) -> Iterator[None]:
     """Hold the locks of every program that could write to a merged log: a puller's and a node's.
 
     Args:

@@ -19,7 +19,7 @@ from rt.position import Position
 from rt.text import printable
 
 SUCCESSION_BYTES_MAX: Final = 4096  # a quarter of what a node reads as a request
-_TEXT_MAX: Final = 300  # characters of who and where
+TEXT_MAX: Final = 300  # characters of who and where
 _HEX: Final = re.compile("[0-9a-f]{32}")
 _PURPOSE: Final = b"rt-succession/1\n"  # so that the key's signature is of nothing else
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
@@ -64,8 +64,8 @@ class Succession:
         if self.old == self.new or min(self.number, self.at_ns) < 0:
             raise Misuse("a succession names two logs, and no number below 0")
         for text in (self.moved_to, self.by):
-            if not 0 < len(text) <= _TEXT_MAX or printable(text) != text:
-                raise Misuse(f"a succession's texts are printable, of 1 to {_TEXT_MAX} characters")
+            if not 0 < len(text) <= TEXT_MAX or printable(text) != text:
+                raise Misuse(f"a succession's texts are printable, of 1 to {TEXT_MAX} characters")
 
     def signed(self, authority: str) -> str:
         """Return it as JSON, signed by an authority.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection
 from typing import Final
 
-from rt.errors import FrameError, RtError, spoken
-from rt.log.files.identity import read_identity
+from rt.errors import RtError, spoken
+from rt.log.files.identity import read_log_identity
 from rt.names import merged_directory
 from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import certificate_files
@@ -23,7 +23,7 @@ class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
     A promoted copy takes nothing more and is not served as the old log. So a mirror that still
-    serves this log was not promoted.
+    serves this log was not promoted. Of a process with several streams, only its own is asked for.
     """
 
     def __init__(self, settings: NodeSettings, asking: Asking | None = None) -> None:
@@ -45,10 +45,9 @@ class StandbyGate:
         """Ask once; return whether the node may start. If not, `why` says what is in the way."""
         settings = self._settings
         try:
-            identity = read_identity(merged_directory(settings.root, settings.stream))
-        except (FrameError, RtError, OSError) as error:
-            self.why = spoken(error)
-            return True  # its start says more
+            identity = read_log_identity(merged_directory(settings.root, settings.stream))
+        except (RtError, OSError):
+            return True  # its start says what is wrong
         if identity is None:  # there is nothing that could have been given up
             return True
         return self._has_leader() or any(self._serves(each, identity.id) for each in self._mirrors)
