@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from replicator.serve.pull_connection import PullConnection
@@ -95,8 +96,9 @@ class LoopedClient(ContextParty):
         self._held_to_s = 0.0
 
     def begin(self) -> None:
-        """Have the loop serve it from now on."""
-        self._loop.post(self.acting(self._begin))
+        """Have the loop serve it from now on; it ends at once if the loop has."""
+        if not self._loop.post(self.acting(self._begin)):
+            self._close(None)
 
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)
@@ -239,12 +241,7 @@ class LoopedClient(ContextParty):
         self._loop.forget(self._woken)  # it may be marked in this very turn
         self._loop.forget(self)
 
-        def end() -> None:  # it says why to the peer, and waits until that was read
-            self._has_closed = True
-            try:
-                self._served.close()
-            finally:
-                self._over(error)
+        end = partial(self._close, error)
 
         def back(_error: Exception | None) -> None:
             if not self._has_closed:  # no thread is left: the pool does it, in its turn
@@ -252,6 +249,14 @@ class LoopedClient(ContextParty):
                     self._loop.away(end, lambda _error: None)
 
         self._loop.ask(end, back)
+
+    def _close(self, error: Exception | None) -> None:
+        """Say why to the peer, and wait until it has read that."""
+        self._has_closed = True
+        try:
+            self._served.close()
+        finally:
+            self._over(error)
 
 
 class _Woken:

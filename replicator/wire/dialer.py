@@ -237,14 +237,14 @@ class Dialer(ContextParty):
         loop.ask(
             lambda: made.append(connect_to()),
             lambda error: self.acting(self._dialled, made, error)(),
+            partial(_close, made),
         )
 
     def _dialled(self, made: list[tuple[Link, str]], error: Exception | None) -> None:
         """Take what came of a dial, unless this was stopped meanwhile and has ended."""
         self._is_dialling = False
         if self._ended.is_set():
-            for link, _holder in made:
-                link.close()
+            _close(made)
         elif error is not None:
             self._over(error)
         else:
@@ -373,6 +373,11 @@ class Dialer(ContextParty):
         if found is None:
             found = self._complaints[node] = Complaint(_log, self._destination.title(node))
         return found
+
+
+def _close(made: Sequence[tuple[Link, str]]) -> None:
+    for link, _holder in made:
+        link.close()
 
 
 def without(address: str, error: str) -> str:

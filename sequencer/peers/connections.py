@@ -100,13 +100,15 @@ class PeerOut(ContextParty):
                 if verdict := self.dialer.verdict:
                     self._told(verdict)
                 raise
-            if self._is_retired:  # the loop may be over, and would not close it
-                sock.close()
-                return
-            self._told("")
             made.append(sock)
+            if not self._is_retired:
+                self._told("")
 
-        self._loop.ask(dial, lambda error: self.acting(self._dialled, made, error)())
+        def late() -> None:
+            for sock in made:
+                sock.close()
+
+        self._loop.ask(dial, lambda error: self.acting(self._dialled, made, error)(), late)
 
     def nudge(self) -> None:
         """Dial again now, if the member is not connected. Any thread may ask."""
@@ -304,7 +306,8 @@ class PeerIn(ContextParty):
     def keep(self, left: Callable[[], None]) -> None:
         """Have the loop read from now on; `left` is called when the connection has ended."""
         self._left = left
-        self._listener.loop.post(self.acting(self._begin))
+        if not self._listener.loop.post(self.acting(self._begin)):
+            left()
 
     def _begin(self) -> None:
         if not self._listener.joined(self):

@@ -810,6 +810,35 @@ def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
     assert "exception calling callback" not in caplog.text
 
 
+def test_a_connection_that_comes_to_a_loop_that_has_ended_is_closed(ends):
+    """It was left to the garbage collector, and its peer waited for as long."""
+    ours, theirs = ends
+    loop = EventLoop()
+    loop.stop()
+    assert Served(loop, ours).over.result(60) is None
+    left = Future()
+    PeerIn(Hearing(loop), theirs, SimpleNamespace(name="n2")).keep(lambda: left.set_result(None))
+    assert left.done()
+
+
+def test_a_dial_that_succeeds_after_its_loop_has_ended_is_undone(ends):
+    """A client that was stopped while it dialled kept a connection that nothing read."""
+    loop, dialling, gate = EventLoop(), threading.Event(), threading.Event()
+
+    class Slow(PeerDialer):
+        def dial(self, again=lambda: None):
+            dialling.set()
+            gate.wait(60)
+            return ends[0]
+
+    out = PeerOut(loop, "n2", Slow("n2", [("127.0.0.1", 1)], lambda: None), copy_context())
+    out.nudge()
+    assert dialling.wait(60)
+    loop.stop()
+    gate.set()
+    assert eventually(lambda: ends[0].fileno() == -1, 60)
+
+
 class Hearing:
     """A node that counts the messages it hears of another, at once and in all."""
 

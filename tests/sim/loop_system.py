@@ -320,8 +320,10 @@ class SimLoop(LoopTurns):
             raise RuntimeError("can't start new thread")
         self._system.after(self._system.chance.randint(0, 30_000), self._do, work, back)
 
-    def ask(self, work: Act, back: Callable[[Exception | None], None]) -> None:
-        """Have a thread of its own do this."""
+    def ask(
+        self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
+    ) -> None:
+        """Have a thread of its own do this; a loop of the world never ends, so nothing is late."""
         if self._system.has_threads:
             self._system.after(self._system.chance.randint(0, 200_000), self._do, work, back)
         else:

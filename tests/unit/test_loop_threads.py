@@ -73,6 +73,18 @@ def fail(error):
     raise error
 
 
+def test_work_that_is_done_after_the_loop_has_ended_is_told_so_once():
+    """What it opened was closed by nothing: a connection of a client that had been stopped."""
+    loop, gate, told = EventLoop(), threading.Event(), SimpleQueue()
+    loop.ask(
+        lambda: gate.wait(PATIENCE_S), lambda _error: told.put("back"), lambda: told.put("late")
+    )
+    loop.stop()
+    gate.set()
+    assert told.get(timeout=PATIENCE_S) == "late"
+    assert told.empty()
+
+
 def test_an_expected_error_is_reported_as_it_is(loop):
     """A node that is off is not an error of the program."""
     refused = PeerError("no answer")

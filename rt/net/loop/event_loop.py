@@ -123,7 +123,9 @@ class EventLoop(LoopTurns):
 
         (pool or self._pool).submit(carried(work)).add_done_callback(report)
 
-    def ask(self, work: Act, back: Callable[[Exception | None], None]) -> None:
+    def ask(
+        self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
+    ) -> None:
         """Do what may wait for a peer in a daemon thread of its own; otherwise as `away`.
 
         That may take ten seconds, and must neither fill the pool nor keep the process from ending.
@@ -132,11 +134,13 @@ class EventLoop(LoopTurns):
             work: may raise `RtError` and `OSError`.
             back: called by the loop, with the error that ended `work`, if one did; an `OSError` if
                 the system allows no further thread.
+            late: called instead, by that thread, if the loop is over: closes what `work` opened.
         """
         run = copy_context().run  # its log lines name the stream
 
         def report(error: Exception | None) -> None:
-            self.post(lambda: run(back, error))
+            if not self.post(lambda: run(back, error)):
+                late()
 
         def do() -> None:
             error: Exception | None = PeerError("internal error while a peer was waited for")
