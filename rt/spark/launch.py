@@ -96,15 +96,16 @@ def ship(spark: Any) -> None:
         spark: a `SparkSession`.
     """
     check_version(spark.version)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = tempfile.mkdtemp(prefix="rt-ship-")
-    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = shutil.make_archive(os.path.join(folder, "rt"), "zip", top, "rt")
+    # An unpacked archive is on the path of all workers, a file of `addPyFile` only on that of
+    # formats that were registered after it, and Spark warns of a format that is registered again.
+    path = shutil.make_archive(os.path.join(folder, "rt"), "zip", package) + "#rt"
     if _is_connect(spark):
-        spark.addArtifacts(path, pyfile=True)
+        spark.addArtifacts(path, archive=True)
     else:
-        spark.sparkContext.addPyFile(path)
-    _set_python(spark)
-    _register(spark)  # a format can use only files that were added before it was registered
+        spark.sparkContext.addArchive(path)
+    register(spark)
 
 
 def _java_home() -> str:

@@ -31,6 +31,7 @@ def main(examples: str) -> None:
         del os.environ[name]
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
     rt.spark.register(spark)
+    rt.spark.ship(spark)
     print("rows", spark.read.format("rt").load(f"{root}/flights/jfk").count())
     spark.stop()
     prepare()

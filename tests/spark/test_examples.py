@@ -55,6 +55,7 @@ def test_spark_finds_the_formats_of_an_installed_package_and_the_examples_run(tm
         timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    assert [line for line in done.stderr.split("\n") if "replaced a" in line] == []
     first, _, last = done.stdout.partition("example spark_streaming.py\n")
     assert f"installed at {tmp_path}" in first
     assert "rows 100" in first
