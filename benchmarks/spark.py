@@ -114,7 +114,7 @@ class ReadReader(NullReader):
         """Read the split to its end, a batch for each read."""
         batches = super().read(partition)
         for part in partition.value[0]:
-            with open(os.path.join(self._options.path, part.file.file_name), "rb") as file:
+            with open(os.path.join(self._options.paths[0], part.file.file_name), "rb") as file:
                 for offset in range(part.begin, part.end, BATCH_BYTES):
                     crc32(os.pread(file.fileno(), BATCH_BYTES, offset))
                     yield from islice(batches, 1)

@@ -67,8 +67,9 @@ def _run(program: str, spark: str, tests: list[str]) -> str:
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *tests],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    return last if done.returncode == 0 else f"FAILED: {last}"
+    lines = done.stdout.strip().splitlines() or ["no output"]
+    failed = [line.split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return lines[-1] if done.returncode == 0 else "\n".join([f"FAILED: {lines[-1]}", *failed])
 
 
 def _install(program: str, directory: Path, python: Path, spark: str) -> str:
