@@ -45,8 +45,8 @@ def divided(batch: Any, values: Any, name: Callable[[Any], str]) -> Iterator[tup
     """Yield the rows of each value, with the directory name for that value."""
     found = pc.unique(values)
     for value in found:
-        rows = batch if len(found) == 1 else batch.filter(pc.equal(values, value))
-        yield name(value.as_py()), rows
+        wanted = pc.equal(values, value) if value.is_valid else pc.is_null(values)
+        yield name(value.as_py()), batch if len(found) == 1 else batch.filter(wanted)
 
 
 def _merged_at(batch: Any) -> Any:

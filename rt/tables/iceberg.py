@@ -4,7 +4,7 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -145,12 +145,14 @@ class IcebergTable:
         schema = self._table.schema()
         for field in self._table.spec().fields:
             source = schema.find_field(field.source_id)
-            transform = field.transform.pyarrow_transform(source.field_type)
+            transform = field.transform.transform(source.field_type)
             parts = [
                 (f"{place}/{name}".lstrip("/"), rows)
                 for place, part in parts
                 for name, rows in divided(
-                    part, transform(part.column(source.name)), partial(_label, field.name)
+                    part,
+                    _transformed(part.column(source.name), transform),
+                    partial(_label, field.name),
                 )
             ]
         yield from parts
@@ -363,6 +365,15 @@ def _refers_to(table: Any, snapshots: Any) -> set[str]:
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 found |= {entry.data_file.file_path for entry in entries}
     return found
+
+
+def _transformed(column: Any, transform: Callable[[Any], Any]) -> Any:
+    """Apply a partition's transform to each value of a column; pyiceberg's own needs a package."""
+    found = column.dictionary_encode()
+    values = found.dictionary
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())  # a transform takes microseconds
+    return pa.array([transform(each) for each in values.to_pylist()]).take(found.indices)
 
 
 def _label(name: str, value: Any) -> str:

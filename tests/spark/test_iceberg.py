@@ -118,6 +118,33 @@ def test_small_commits_and_partitions_lose_nothing(tmp_path, catalog):
     assert numbers(catalog) == [row.number for row in rows]
 
 
+@pytest.mark.parametrize("partition", ["day", "month", "stream", "session"])
+def test_a_table_has_the_partitions_that_were_asked_for(tmp_path, catalog, partition):
+    """Each needs no package but pyiceberg; a session's messages have no merge time."""
+    settings = ExportSettings(partition, include_active=True)
+    with random_log(str(tmp_path / "data"), 2) as merging:
+        rows = plain_rows(merging.directory)
+        to_iceberg(merging.directory, TABLE, catalog, settings)
+        session = str(tmp_path / "data" / STREAM / rows[0].session)
+        done = to_iceberg(session, "flights.session", catalog, settings)
+    assert numbers(catalog) == [row.number for row in rows]
+    assert done.messages == sum(row.session == rows[0].session for row in rows)
+    assert len(catalog.load_table("flights.session").scan().to_arrow()) == done.messages
+
+
+def test_rows_without_a_value_have_a_partition_too(tmp_path, catalog):
+    """Most messages have no key."""
+    with random_log(str(tmp_path / "data"), 2) as merging:
+        rows = plain_rows(merging.directory)
+        assert len({row.key is None for row in rows}) == 2
+        catalog.create_namespace("flights")
+        table = catalog.create_table(TABLE, SCHEMA)
+        with table.update_spec() as update:
+            update.add_field("key", IdentityTransform(), "key")
+        to_iceberg(merging.directory, TABLE, catalog, ALL)
+    assert numbers(catalog) == [row.number for row in rows]
+
+
 def test_a_beginning_that_is_not_wanted_is_left_out(tmp_path, catalog):
     """By position."""
     with random_log(str(tmp_path / "data"), 2) as merging:
