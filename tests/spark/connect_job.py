@@ -18,7 +18,7 @@ def main():
     spark = (
         SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     )
-    rt.spark.register(spark)
+    rt.spark.ship(spark)
     frame = spark.read.format("rt").load(f"{root}/flights/jfk")
     frame.select("payload").write.format("rt").mode("append").option("stream", "batch").save(root)
     stream = spark.readStream.format("rt").load(f"{root}/flights/jfk").select("payload")
