@@ -5,6 +5,7 @@ Little endian. A message is a u32, the length of its body; a u8, its type; and t
 
 import struct
 from collections.abc import Callable
+from mmap import mmap
 from typing import Any, Final, TypeVar
 
 from replicator.wire.messages import (
@@ -82,7 +83,7 @@ def data_head(channel: int, position: Position, length: int) -> bytes:
     return _DATA_HEAD.pack(length + _PLACE.size, _DATA_T, channel, position)
 
 
-def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
+def decode_prefix(data: bytearray | mmap, offset: int) -> tuple[int, int]:
     """Return the type of the message at `offset`, and the length of its body.
 
     Raises:

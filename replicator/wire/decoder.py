@@ -1,6 +1,7 @@
 """Decoder: takes bytes as they arrive and returns the messages in them."""
 
 from collections.abc import Iterator
+from mmap import MAP_PRIVATE, mmap
 from typing import Final
 
 from replicator.wire.codec import (
@@ -20,8 +21,8 @@ from replicator.wire.messages import Message
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 
-# The most one receive returns. The buffer grows as the bytes of a message arrive, so claiming
-# a length costs the peer as much as sending that much.
+# The most one receive returns. The buffer grows as the bytes of a message arrive; once they are
+# counted, it has the whole length at once: the steps between would be left as holes in the heap.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 2 * MIB  # larger buffers are released after their message
@@ -46,7 +47,7 @@ class Decoder:
         self._large = large
         self._taken = 0  # bytes taken from `_large` for the buffer and its growth
         self._is_counted = False  # whether that includes the arriving message
-        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffer: bytearray | mmap = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._needed = PREFIX_BYTES  # known length of the message at _start
@@ -64,7 +65,9 @@ class Decoder:
             self._account_for(len(self._buffer))
         elif size - self._end < _RECORD_BYTES:
             enough = self._needed + _RECORD_BYTES
-            self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
+            if not self._is_counted:
+                enough = min(enough, 2 * size)
+            self._move_to(size if have <= size // 2 and enough <= size else enough)
         return self._view[self._end :]
 
     def took(self, count: int) -> None:
@@ -83,8 +86,10 @@ class Decoder:
             self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
-        """Release the memory of an unfinished message."""
+        """Release the buffer: the connection may be referred to for some time."""
         self._account_for(0)
+        self._buffer, self._start, self._end = bytearray(), 0, 0
+        self._view = memoryview(self._buffer)
 
     def next(self) -> Message | None:
         """Return the next message; None while it is incomplete.
@@ -125,7 +130,9 @@ class Decoder:
         last = self._end - 2 * ACK_BYTES
         if start > last or not is_ack(head):
             return 0
-        while start <= last and data.startswith(head, start + ACK_BYTES):
+        while (
+            start <= last and data[start + ACK_BYTES : start + ACK_BYTES + ACK_HEAD_BYTES] == head
+        ):
             start += ACK_BYTES
         count, self._start = (start - self._start) // ACK_BYTES, start
         return count
@@ -168,7 +175,10 @@ class Decoder:
         """Move the unread bytes to the front, of a new buffer if the size differs."""
         unread = self._view[self._start : self._end]
         if size != len(self._buffer):
-            self._buffer = bytearray(size)
+            # A mapping goes back to the system at once; heaps of many threads keep what was freed.
+            self._buffer = (
+                bytearray(size) if size <= _COUNTED_BYTES else mmap(-1, size, MAP_PRIVATE)
+            )
             self._view = memoryview(self._buffer)
         self._view[: len(unread)] = unread
         self._start, self._end = 0, len(unread)
