@@ -65,6 +65,10 @@ def test_a_node_is_added_and_another_removed_by_what_the_commands_print(cluster)
     named = json.loads(removed.stdout)["members"]
     assert [each["name"] for each in named if each["votes"]] == ["n1", "n3", "n4"]
     assert cluster.nodes["n2"].wait(60)
+    fewer = cluster_command(cluster, "remove", "n4", "--yes")
+    assert (fewer.exit_code, "voting: n1, n3" in fewer.output) == (0, True), fewer.output
+    alone = cluster_command(cluster, "remove", "n3")
+    assert (alone.exit_code, "n1 is the only node" in alone.output) == (2, True), alone.output
 
 
 def test_a_dead_node_is_replaced_by_one_command(cluster):
@@ -114,7 +118,8 @@ def test_a_node_leaves_first_if_it_is_dead_or_seven_vote(others, live, first):
         (("add", "../n4", "--address", "a:1"), 2, "n4"),
         (("replace", "n3", "n3", "--address", "a:1"), 2, "a name of its own"),
         (("add", "n4"), 2, "--address"),
-        (("remove", "n3", "--identity", "subscriber"), 3, "an operator or a node may"),
+        (("remove", "n3"), 2, "n1 and n2 are left, and the stream stops with either. Use --yes"),
+        (("remove", "n3", "--yes", "--identity", "subscriber"), 3, "an operator or a node may"),
     ],
 )
 def test_a_mistake_changes_nothing(cluster, arguments, code, words):

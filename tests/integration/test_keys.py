@@ -28,7 +28,7 @@ def certs(tmp_path):
     "status", "check", "bundle --out b.tar.gz", "trace jfk:0", "session list", "session show jfk",
     "session forget jfk", "session policy", "session quota", "cursor registered list", "group list",
     "group show g", "archive plan", "archive policy show", "archive roll", "archive lease",
-    "push --drain", "pull --once", "cluster remove n1", "doctor",
+    "push --drain", "pull --once", "cluster remove n1 --yes", "doctor",
 ])  # fmt: skip
 def test_no_client_uses_it(certs, tmp_path, monkeypatch, command):
     """Every command says so, and dials no node."""

@@ -41,7 +41,7 @@ ASKING = {
     "check": [],
     "cluster add": ["n2", "--address", "localhost:1", "--timeout", "1"],
     "cluster move": ["n1", "--address", "localhost:1", "--timeout", "1"],
-    "cluster remove": ["n1", "--timeout", "1"],
+    "cluster remove": ["n1", "--yes", "--timeout", "1"],
     "cluster replace": ["n1", "n2", "--address", "localhost:1", "--timeout", "1"],
     "cluster seal": [],
     "cluster unseal": [],

@@ -3,6 +3,7 @@
 import functools
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -24,6 +25,7 @@ from sequencer.raft.consensus import VOTERS_MAX
 
 # Codes of replies that put a change off; the client asks again.
 _WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
+_FRAGILE: Final = 2  # so many voters, or fewer, do not survive the loss of one
 _POLL_S: Final = 0.3
 _TIMEOUT_S: Final = 3600.0
 
@@ -219,17 +221,43 @@ def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> N
 
 @click.command()
 @click.argument("name", shell_complete=complete_asked("members"))
+@flag("--yes", help="Do not ask, though the cluster would not survive the loss of a node then.")
 @member_command
-def remove(changes: ChangeRequests, *, name: str) -> None:
+def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
     """Remove node NAME from a running cluster.
 
     \b
-    rt cluster remove n3 --config flights/clients.toml
+    rt cluster remove n4 --config flights/clients.toml
+    rt cluster remove n3 --config flights/clients.toml --yes
 
-    Refused if the remaining nodes would not be a majority. A leader hands over first. The node
-    stops by itself; revoke its certificate with rt certs revoke if you give its machine away.
+    Refused if the remaining nodes would not be a majority. Asks first if two voters would be left,
+    or one: the stream then ends with the loss of either, and one node keeps the only copy. A leader
+    hands over first. The node stops by itself; revoke its certificate with rt certs revoke if you
+    give its machine away.
     """  # noqa: D301 - click reads the backspace character
+    changes.demand_member(name)
+    if not yes:
+        _confirm_loss(changes.members, name)
     changes.remove(name)
+
+
+def _confirm_loss(members: Mapping[str, Answer], name: str) -> None:
+    """Ask before a cluster loses its last spare node.
+
+    Raises:
+        Misuse: there is no terminal to ask at.
+    """
+    left = sorted(each for each in members if each != name and members[each]["votes"])
+    if not members[name]["votes"] or not 0 < len(left) <= _FRAGILE:
+        return  # the last one is refused by the cluster
+    what = (
+        f"Without {name}, {left[0]} is the only node: the loss of its disk loses the stream."
+        if len(left) == 1
+        else f"Without {name}, {' and '.join(left)} are left, and the stream stops with either."
+    )
+    if not sys.stdin.isatty():
+        raise Misuse(f"{what} Use --yes to remove it all the same, or rt cluster replace")
+    click.confirm(f"{what} Go on?", abort=True, err=True)
 
 
 @click.command("replace")
