@@ -11,6 +11,7 @@ import pytest
 import rt
 from replicator.pull.client import PullClient
 from rt import Publisher, Subscriber
+from rt.cli.common import exits
 from rt.client.standby import StateCarrier
 from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
@@ -345,6 +346,9 @@ def rejoins_a_node(root, succession, certs):
         assert file.read().splitlines()[1:] == ["jfk\t100\t149"]
     for each in (os.path.join(root, STREAM, "out"), found["aside"]):
         assert run("verify", each).exit_code == 0
+    node = run("node", "--config", os.path.join(os.path.dirname(root), "n1.toml"))
+    assert node.exit_code == exits.BAD_USE, node.output
+    assert "is a copy of another log" in node.output
 
 
 def test_a_node_of_a_lost_site_does_not_start_before_the_standby_was_asked(tmp_path):

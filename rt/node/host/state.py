@@ -6,8 +6,9 @@ from contextlib import suppress
 from random import SystemRandom
 from typing import Final
 
-from rt.errors import Misuse
+from rt.errors import ManifestError, Misuse
 from rt.log.files.disk import Disk, make_private_directory
+from rt.log.files.identity import read_log_identity
 from rt.names import MERGED_NAME, stream_directory
 from rt.node.founding.carried_state import read_carried
 from rt.node.founding.from_copy import FOUNDING, demand_same, import_log, read_founding
@@ -31,11 +32,13 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         founding: as in `rt.node.host.node.Node`.
 
     Raises:
-        Misuse: a new cluster would not start empty.
+        Misuse: a new cluster would not start empty, or the merged log was made a copy of another
+            log.
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
     cluster, node = settings.founding_name, settings.name
+    _demand_own_log(settings, os.path.join(top, MERGED_NAME))
     if founding or (settings.is_alone and not disk.names(path)):
         found_state(disk, settings, top)
     elif not disk.names(path) and os.path.isdir(path + FOUNDING):
@@ -49,6 +52,20 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     if opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
+
+
+def _demand_own_log(settings: NodeSettings, merged: str) -> None:
+    """Raise `Misuse` if a merged log is not the cluster's any more."""
+    own = settings.storage.log_id or settings.cluster_id
+    found = None
+    with suppress(ManifestError):  # damage is mended, or reported, when the log is opened
+        found = read_log_identity(merged) if own else None
+    if found is not None and found.id != own:
+        raise Misuse(
+            f"{merged} is a copy of another log ({found.id}) than this node's cluster has ({own}), "
+            "as rt standby rejoin makes it; go on with it by rt pull, and do not start this node "
+            "there again"
+        )
 
 
 def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
