@@ -535,7 +535,8 @@ def connect(
         identity: name of the certificate to show, for publishing and for reading.
 
     Raises:
-        Misuse: a setting is missing or wrong; the message names it and where it came from.
+        Misuse: a setting is missing or wrong; the message names it and where it came from. Nothing
+            is given at all, and the working directory has no `certs`.
         OSError: the file cannot be read.
 
     Examples:
@@ -547,6 +548,8 @@ def connect(
     demand_kind("config", config, str, os.PathLike)
     nodes = [nodes] if isinstance(nodes, str) else nodes
     path = config or os.environ.get("RT_CONFIG") or None
+    if not path:
+        _demand_any(root=root, nodes=nodes, certs=certs)
     options: dict[str, object] = {
         "root": None if root is None else os.fspath(root),
         "stream": stream,
@@ -564,3 +567,16 @@ def connect(
 
     publishing, reading, defaults = loads()
     return Client(publishing, reading, config=os.fspath(path or ""), defaults=defaults, loads=loads)
+
+
+def _demand_any(**given: object) -> None:
+    """Raise `Misuse` if nothing says where the nodes, certificates or logs are."""
+    if any(given.values()) or any(os.environ.get(f"RT_{name.upper()}") for name in given):
+        return
+    default = ConnectionSettings().certs
+    if not os.path.isdir(default):
+        raise Misuse(
+            f"rt.connect() was given no configuration, and there is no directory "
+            f"{os.path.abspath(default)}; name clients.toml, as rt cluster init writes it, by "
+            "rt.connect(config) or RT_CONFIG, or give nodes and certs"
+        )

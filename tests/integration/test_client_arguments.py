@@ -208,3 +208,15 @@ def test_a_closed_client_says_so_to_a_thread_that_waits_for_its_copy(reader):
     reader.close()
     with pytest.raises(Stopped, match="is closed"):
         reader.wait_caught_up(1)
+
+
+@pytest.mark.parametrize("connect", [rt.connect, aio.connect])
+def test_a_client_that_is_told_nothing_says_so_at_once(tmp_path, monkeypatch, connect):
+    """It failed at its first use, naming a file that the program had never heard of."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONFIG", "ROOT", "NODES", "CERTS"):
+        monkeypatch.delenv(f"RT_{name}", raising=False)
+    with pytest.raises(Misuse, match="was given no configuration, and there is no directory"):
+        connect(stream="flights")
+    monkeypatch.setenv("RT_NODES", "localhost:1")
+    assert connect(stream="flights").stream == "flights"
