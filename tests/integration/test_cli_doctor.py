@@ -12,6 +12,7 @@ from rt.cli.look import doctor_machine
 from rt.cli.look.diagnosis import Grade
 from rt.cli.look.doctor_cluster import cluster_findings
 from rt.cli.look.status import report_of
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.node.founding.cluster_files import init_cluster
 from rt.node.settings.node import NodeSettings
@@ -35,9 +36,15 @@ def asked(name, **changed):
     )  # fmt: skip
 
 
-def found(*answers, stream="flights"):
+def settings(*nodes):
+    """Return settings that list some nodes."""
+    return ConnectionSettings(stream="flights", nodes=nodes)
+
+
+def found(*answers, listed=()):
     """Return the problems that were found, by subject."""
-    every = [*cluster_findings(answers, report_of(list(answers)), stream)]
+    ours = settings(*(listed or [each.address for each in answers]))
+    every = [*cluster_findings(answers, report_of(list(answers)), ours)]
     for each in every:
         assert bool(each.advice) == (each.grade is not Grade.OK), each
     return [(each.about, each.said) for each in every if each.grade is not Grade.OK]
@@ -96,6 +103,16 @@ def test_a_node_that_is_not_listed_is_named():
     assert (about, "n2 at b:7420, n3 at c:7420" in said) == ("configuration", True)
 
 
+def test_a_list_that_names_another_address_is_not_called_whole():
+    """The nodes had told where n3 is, and so all three were asked."""
+    wrong = found(*map(asked, PLACES), listed=("a:7420", "b:7420", "d:1"))
+    assert [said for _, said in wrong] == [
+        "nodes of the cluster that are not listed: n3 at c:7420",
+        "listed addresses that are no node's: d:1",
+    ]
+    assert found(*map(asked, PLACES), listed=("gateway:1", "gateway:2", "gateway:3")) == []
+
+
 @pytest.mark.parametrize(
     ("error", "is_refusal", "advice"),
     [
@@ -108,7 +125,7 @@ def test_a_node_that_is_not_listed_is_named():
 def test_a_node_that_cannot_be_asked_has_advice_by_the_error(error, is_refusal, advice):
     """Refused, lost and unknown are three different walks to the machine."""
     answers = [asked("n1"), NodeAnswer("b:7420", {}, error, is_refusal), asked("n3")]
-    every = [*cluster_findings(answers, report_of(answers), "flights")]
+    every = [*cluster_findings(answers, report_of(answers), settings(*PLACES.values()))]
     [ports] = [each for each in every if each.about == "ports" and each.advice]
     assert advice in ports.advice
     assert not [each for each in every if each.about == "cluster" and each.advice]

@@ -70,7 +70,7 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
         found += _compared(asked, node)
     found += descriptors()
     if asked:
-        found += cluster_findings(asked, report_of(asked), settings.stream)
+        found += cluster_findings(asked, report_of(asked), settings)
     return found
 
 

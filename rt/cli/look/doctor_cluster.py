@@ -8,6 +8,7 @@ from rt.cli.common.asking import NodeAnswer
 from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.cli.look.node_versions import different_versions, node_version, strangers
 from rt.cli.look.status_report import ClusterReport
+from rt.client.readers.settings import ConnectionSettings
 from rt.node.observe.answer_fields import checked, get
 from rt.node.observe.problems import Problem
 from rt.node.settings.node import parse_address
@@ -21,21 +22,21 @@ _FREE_RATIO: Final = 4  # of the reserve; with less free space, the archiver may
 
 
 def cluster_findings(
-    asked: Sequence[NodeAnswer], report: ClusterReport, stream: str
+    asked: Sequence[NodeAnswer], report: ClusterReport, settings: ConnectionSettings
 ) -> Iterator[Diagnosis]:
     """Yield the findings from nodes' answers.
 
     Args:
         asked: The answers, by address.
         report: The same answers, checked.
-        stream: The stream that our settings name.
+        settings: Ours, with the stream and the nodes that they name.
     """
     yield from _ports(asked, report)
     readable = {each.address for each in report.answering}
     answers = [each for each in asked if each.address in readable and _is_whole(each.answer)]
     if not answers:
         return
-    yield from _configuration(asked, answers, report, stream)
+    yield from _configuration(answers, report, settings)
     yield from _versions(answers)
     yield from _clocks(answers)
     yield from _disks(answers)
@@ -79,10 +80,10 @@ def _dial_advice(asked: NodeAnswer, advice: str) -> str:
 
 
 def _configuration(
-    asked: Sequence[NodeAnswer], answers: Sequence[NodeAnswer], report: ClusterReport, stream: str
+    answers: Sequence[NodeAnswer], report: ClusterReport, settings: ConnectionSettings
 ) -> Iterator[Diagnosis]:
     """Yield contradictions between our settings and the nodes' answers."""
-    about = "configuration"
+    about, stream = "configuration", settings.stream
     for each in report.answering:
         if each.stream != stream:
             yield problem(about, f"{each.name} serves stream {each.stream}, and {stream} is set",
@@ -92,17 +93,25 @@ def _configuration(
         yield problem(about, "the listed nodes are of different clusters",
                       "list the nodes of one cluster only")  # fmt: skip
         return
-    listed = {parse_address(each.address) for each in asked}
+    listed = set(settings.addresses())
     places: dict[str, str] = {}
     for node in answers:
         found = get(node.answer, "addresses", dict)
         places |= {printable(name): checked(found[name], str) for name in found if found[name]}
-    missing = [name for name, place in sorted(places.items()) if parse_address(place) not in listed]
-    if missing and len(asked) < len(places):
-        named = ", ".join(f"{name} at {places[name]}" for name in missing)
-        yield warning(about, f"nodes of the cluster that are not listed: {named}",
+    members = {parse_address(place): name for name, place in sorted(places.items())}
+    if listed.isdisjoint(members):  # they know each other by other addresses, as behind a gateway
+        yield fine(about, f"{len(listed)} addresses are listed for {len(report.members)} nodes")
+        return
+    missing = ", ".join(f"{name} at {places[name]}" for at, name in members.items()
+                        if at not in listed)  # fmt: skip
+    extra = ", ".join(f"{host}:{port}" for host, port in sorted(listed - members.keys()))
+    if missing:
+        yield warning(about, f"nodes of the cluster that are not listed: {missing}",
                       "add them to the setting nodes, so that one of them is enough")  # fmt: skip
-    else:
+    if extra:
+        yield warning(about, f"listed addresses that are no node's: {extra}",
+                      "take them out of the setting nodes")  # fmt: skip
+    if not missing and not extra:
         yield fine(about, f"all {len(report.members)} nodes of the cluster are listed")
 
 
