@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -90,6 +90,28 @@ def test_what_does_not_lead_is_named_where_a_majority_holds_the_message(
         done = run("trace", "jfk:0", "--root", tmp_path, "--nodes", node.place)
     assert done.exit_code == 1
     assert "it waits at merge: no node leads" in done.stdout
+
+
+def test_a_node_that_joined_later_has_merged_what_its_log_contains(
+    tmp_path, client_certificates, certified
+):
+    """It has no copy of the session, and was said to hold nothing of it."""
+    publish(tmp_path, [b"a"])
+    certs = nodes_certificates(tmp_path, client_certificates)
+    session = {"session": "jfk", "durable": "0.0.4096", "merged": "0.0.4096"}
+    held = {"n1": [session], "n2": [], "n3": []}
+    ends = {"n3": {"merged_end": "0.0.96"}}
+    with ExitStack() as stack:
+        places = [
+            stack.enter_context(closing(FakeNode(
+                certs, name, status=answer(name, sessions=sessions) | ends.get(name, {}),
+            ))).place
+            for name, sessions in held.items()
+        ]  # fmt: skip
+        nodes = [word for place in places for word in ("--nodes", place)]
+        told = run("trace", "jfk:0", "--root", tmp_path, *nodes, "--json")
+    merged = {name: each["merged_it"] for name, each in json.loads(told.stdout)["nodes"].items()}
+    assert merged == {"n1": True, "n2": True, "n3": False}
 
 
 def test_another_message_of_the_same_number_is_not_this_one(tmp_path):

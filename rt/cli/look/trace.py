@@ -212,12 +212,24 @@ def _merge_reason(traced: _Traced) -> str:
 
 
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
-    """Return the positions up to which each answering node holds and has merged the session."""
-    found = {}
-    for node in traced.report.answering:
-        mine = [each for each in node.sessions if each.name == traced.session]
-        found[node.name] = (mine[0].durable, mine[0].merged) if mine else (Position(0), Position(0))
-    return found
+    """Return the positions up to which each answering node holds and has merged the session.
+
+    A node that joined later has no copy of a session that was merged before. Its merged log is that
+    of the others as far as it goes.
+    """
+    nodes, none = traced.report.answering, Position(0)
+    rows = {
+        node.name: (each.durable, each.merged)
+        for node in nodes for each in node.sessions if each.name == traced.session
+    }  # fmt: skip
+    return {
+        node.name: rows.get(node.name) or (none, max(
+            (rows[each.name][1] for each in nodes
+             if each.name in rows and each.merge.end <= node.merge.end),
+            default=none,
+        ))
+        for node in nodes
+    }  # fmt: skip
 
 
 def _is_merged(traced: _Traced) -> bool:
@@ -294,6 +306,8 @@ def _show(traced: _Traced, stream: str, words: str) -> None:
 
 
 def _node_words(own: OwnPlace | None, durable: Position, merged: Position) -> str:
+    if own is None and durable < merged:
+        return f"has merged the session up to {merged}, and holds no copy of it"
     if own is None:
         return f"holds the session up to {durable}, merged up to {merged}"
     if merged >= own.end:
