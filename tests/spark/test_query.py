@@ -1,12 +1,14 @@
 """`rt query`: SQL over a log gives what an independent decoder counts."""
 
 import json
+import os
 import re
 from collections import Counter
 
 import pytest
 from commands import run
 
+from rt.node.founding.cluster_files import init_local_cluster
 from tests.spark.random_logs import plain_rows, random_log
 from tests.spark.test_batch_reading import damaged
 
@@ -45,6 +47,16 @@ def test_a_query_counts_as_a_plain_decoder_does(tmp_path, seed):
         assert [(each["session"], each["seq"]) for each in last] == [
             (row.session, row.seq) for row in plain[-3:]
         ]
+
+
+def test_a_query_takes_the_configuration_that_clients_have(tmp_path):
+    """It read the table of pullers, and refused the nodes in it."""
+    [first, *_] = init_local_cluster(str(tmp_path / "c"), "flights", 1)
+    clients = os.path.join(os.path.dirname(first.config), "clients.toml")
+    with random_log(str(tmp_path), 1) as merging:
+        count = len(plain_rows(merging.directory))
+        found = rows("select count(*) n from log", merging.directory, "--config", clients)
+        assert found == [{"n": count}]
 
 
 def test_a_column_that_only_a_condition_needs_is_decoded(tmp_path):

@@ -33,7 +33,7 @@ _FORMATS: Final = ("table", "json", "csv")
 
 
 @click.command()
-@click_options(ReadSettings, "pull")
+@click_options(ReadSettings, "subscribe")
 @click.argument("sql")
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option(
