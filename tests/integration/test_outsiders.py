@@ -278,6 +278,7 @@ def test_what_no_node_can_read_is_executed_as_nothing_on_every_node(doors):
     cluster.stop(doors.kept)
     cluster.start(doors.kept)
     doors.demand_merging()
+    leader = cluster.nodes[doors.target()]  # the one that was stopped may have led
     contexts = Contexts(certificate_files(doors.certs, "operator"), client_context)
     with pytest.raises(Misuse, match="not a lease"):
         leader.pipeline.sequencer.order(Note(1, f"{LEASE_NOTE}spark", WORST_LEASE))
