@@ -86,10 +86,11 @@ class Decoder:
             self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
-        """Release the buffer: the connection may be referred to for some time."""
+        """Drop what has arrived, and a large buffer: the connection may be referred to for long."""
         self._account_for(0)
-        self._buffer, self._start, self._end = bytearray(), 0, 0
-        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._needed, self._is_counted = PREFIX_BYTES, False
+        self._move_to(_BUFFER_BYTES)
 
     def next(self) -> Message | None:
         """Return the next message; None while it is incomplete.

@@ -231,7 +231,7 @@ def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
     rt cluster remove n3 --config flights/clients.toml --yes
 
     Refused if the remaining nodes would not be a majority. Asks first if two voters would be left,
-    or one: the stream then ends with the loss of either, and one node keeps the only copy. A leader
+    or one: two stop when either fails, and one has the only copy of the log. A leader
     hands over first. The node stops by itself; revoke its certificate with rt certs revoke if you
     give its machine away.
     """  # noqa: D301 - click reads the backspace character

@@ -107,9 +107,8 @@ def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_
     list of sessions and sequence numbers. Cursors of readers go on; those that were beyond are
     moved back to where the logs part.
 
-    Then rt pull goes on with the copy, from the new cluster; the old node is not started on it
-    again, and refuses to. rt pull --standby makes the old site
-    the standby, and rt standby promote --drained is the way back.
+    Then rt pull goes on with the copy, from the new cluster; rt node refuses to start on it. rt
+    pull --standby makes the old site the standby, and rt standby promote --drained is the way back.
 
     \b
     rt standby rejoin --root n1 --stream flights --succession standby.succession --dry-run
