@@ -118,7 +118,11 @@ def test_a_node_leaves_first_if_it_is_dead_or_seven_vote(others, live, first):
         (("add", "../n4", "--address", "a:1"), 2, "n4"),
         (("replace", "n3", "n3", "--address", "a:1"), 2, "a name of its own"),
         (("add", "n4"), 2, "--address"),
-        (("remove", "n3"), 2, "n1 and n2 are left, and the stream stops with either. Use --yes"),
+        (
+            ("remove", "n3"),
+            2,
+            "n1 and n2 are left, and the stream stops if either fails. Use --yes",
+        ),
         (("remove", "n3", "--yes", "--identity", "subscriber"), 3, "an operator or a node may"),
     ],
 )

@@ -253,7 +253,7 @@ def _confirm_loss(members: Mapping[str, Answer], name: str) -> None:
     what = (
         f"Without {name}, {left[0]} is the only node: the loss of its disk loses the stream."
         if len(left) == 1
-        else f"Without {name}, {' and '.join(left)} are left, and the stream stops with either."
+        else f"Without {name}, {' and '.join(left)} are left, and the stream stops if either fails."
     )
     if not sys.stdin.isatty():
         raise Misuse(f"{what} Use --yes to remove it all the same, or rt cluster replace")
