@@ -111,6 +111,8 @@ def test_a_list_that_names_another_address_is_not_called_whole():
         "listed addresses that are no node's: d:1",
     ]
     assert found(*map(asked, PLACES), listed=("gateway:1", "gateway:2", "gateway:3")) == []
+    [(_, said)] = found(*map(asked, PLACES), listed=("gateway:1",))
+    assert "n3 at c:7420" in said, "one address of three is too few, behind a gateway as well"
 
 
 @pytest.mark.parametrize(

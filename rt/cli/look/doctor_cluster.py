@@ -99,12 +99,13 @@ def _configuration(
         found = get(node.answer, "addresses", dict)
         places |= {printable(name): checked(found[name], str) for name in found if found[name]}
     members = {parse_address(place): name for name, place in sorted(places.items())}
-    if listed.isdisjoint(members):  # they know each other by other addresses, as behind a gateway
-        yield fine(about, f"{len(listed)} addresses are listed for {len(report.members)} nodes")
-        return
-    missing = ", ".join(f"{name} at {places[name]}" for at, name in members.items()
-                        if at not in listed)  # fmt: skip
-    extra = ", ".join(f"{host}:{port}" for host, port in sorted(listed - members.keys()))
+    apart = listed.isdisjoint(members)  # they know each other by other addresses, as at a gateway
+    missing = "" if apart and len(listed) >= len(members) else ", ".join(
+        f"{name} at {places[name]}" for at, name in members.items() if at not in listed
+    )  # fmt: skip
+    extra = "" if apart else ", ".join(
+        f"{host}:{port}" for host, port in sorted(listed - members.keys())
+    )  # fmt: skip
     if missing:
         yield warning(about, f"nodes of the cluster that are not listed: {missing}",
                       "add them to the setting nodes, so that one of them is enough")  # fmt: skip
