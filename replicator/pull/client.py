@@ -110,6 +110,7 @@ class PullClient:
         loop: EventLoop | None = None,
         watch: LagWatch[str] | None = None,
         known: KnownNodes | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Dial nothing before `start` is called.
 
@@ -128,6 +129,7 @@ class PullClient:
             loop: serves the connection; one of its own if not given.
             watch: decides when the node lags, of nodes as `host:port`.
             known: follows the members; without it, `nodes` stay as they are.
+            is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -145,6 +147,7 @@ class PullClient:
         self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
         self._leaving = ""
+        self._is_wanted = is_wanted
         self._watch = watch or LagWatch(map(address_text, self._nodes))
         self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
         self._looking: Timer | None = None
@@ -173,6 +176,10 @@ class PullClient:
             self._looking.set()
         if self._follower is not None:
             self._follower.start(self._loop)
+
+    def wake(self) -> None:
+        """Ask again whether to be connected."""
+        self._dialer.set()
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
         """Ask where the stream ends now; the caller closes the result.
@@ -284,8 +291,8 @@ class PullClient:
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Always, until it is stopped."""
-        return True
+        """Whether its owner wants it to be connected now."""
+        return self._is_wanted()
 
     def avoids(self, node: Address) -> bool:
         """Whether a node lags."""

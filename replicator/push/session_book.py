@@ -9,7 +9,7 @@ from typing import Final
 
 from replicator.push.progress import Release, SessionProgress
 from replicator.source.change_detector import LogReplaced
-from replicator.wire.messages import Ack
+from replicator.wire.messages import PASSING, Ack
 from rt.errors import NO_HEADERS, Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.files.directory import LogDirectory
@@ -21,7 +21,7 @@ from rt.position import Position, file_position
 _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 REFUSED_RETRY_S: Final = 30.0
-_SOON: Final = frozenset({"busy", "reserve", "behind"})
+_SOON: Final = frozenset({"busy"}) | PASSING
 _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
 
 

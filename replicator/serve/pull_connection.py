@@ -10,7 +10,7 @@ from replicator.host import Bell, Feed
 from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
 from replicator.wire.link import Link
-from replicator.wire.messages import BEHIND
+from replicator.wire.messages import PASSING
 from rt.errors import CorruptLog, Refused
 from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
@@ -123,7 +123,7 @@ class PullConnection:
     def close(self) -> None:
         """Release the log, and send the peer the reason."""
         for why in self._refused:
-            level = logging.INFO if why.code == BEHIND else logging.WARNING
+            level = logging.INFO if why.code in PASSING else logging.WARNING
             _log.log(level, "%s: %s", self._link.name, why)
         self._feed.release()
         with self._turn:

@@ -14,10 +14,10 @@ from replicator.wire import messages
 from replicator.wire.codec import HEADERS_VERSION, encode
 from replicator.wire.link import Link, refusal_of
 from replicator.wire.messages import (
-    BEHIND,
     CHANNELS_MAX,
     CLOSED,
     CONNECTION,
+    PASSING,
     ArchivedNotice,
     CaughtUpNotice,
     Data,
@@ -342,7 +342,7 @@ class SinkConnection:
             return
         if self._last_codes.get(log) != why.code:
             self._last_codes[log] = why.code
-            level = logging.INFO if why.code == BEHIND else logging.WARNING  # it will catch up
+            level = logging.INFO if why.code in PASSING else logging.WARNING
             _log.log(level, "%s: %s: %s", self._link.name, why.code, why)
         self._refused(why)
 

@@ -14,6 +14,8 @@ CLOSED: Final = "closed"  # code of a refusal: the source ships the log no more,
 # A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
 CHANNELS_MAX: Final = 4096
 BEHIND: Final = "behind"  # code of a refusal: the copy that is offered is shorter, and follows
+RESERVE: Final = "reserve"  # code of a refusal: the disk is nearly full, which its owner logs
+PASSING: Final = frozenset({BEHIND, RESERVE})  # codes that end by themselves; no news in a log
 
 TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 SPANS_MAX: Final = 2  # the header of the last frame, and the last page

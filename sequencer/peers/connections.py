@@ -34,6 +34,7 @@ _log: Final = logging.getLogger("sequencer.peers")
 _RECORD_BYTES: Final = 16 * 1024  # of TLS; sent whole or not at all
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
 _UNREAD_S: Final = UNACKNOWLEDGED_MS / 1000
+_START_S: Final = 3.0
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
 _PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
@@ -73,6 +74,7 @@ class PeerOut(ContextParty):
         super().__init__(about)
         self.name, self.dialer = name, dialer
         self.connected, self.problem, self.sent_bytes = False, "", 0
+        self._logged, self._first_s = "", loop.clock()  # the problem that was logged last
         self._loop = loop
         self._queue = SendQueue()
         self._record = b""  # what goes next: TLS demands the same bytes again
@@ -176,7 +178,8 @@ class PeerOut(ContextParty):
             return
         self._sock, self._began_s = sock, self._loop.clock()
         self._moved_s = self._began_s
-        self.connected, self.problem = True, ""
+        self.connected, self.problem, self._logged = True, "", ""
+        self._first_s = float("-inf")
         if not self._is_quiet:
             _log.info("connected to node %s", self.name)
         if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
@@ -261,9 +264,11 @@ class PeerOut(ContextParty):
             sock.close()
 
     def _note(self, problem: str) -> None:
-        if problem != self.problem and not (self._is_retired or self._is_quiet):
-            _log.warning("node %s: %s", self.name, problem)
         self.problem = problem
+        is_early = self._loop.clock() < self._first_s + _START_S  # its process may start with ours
+        if problem != self._logged and not (self._is_retired or self._is_quiet or is_early):
+            _log.warning("node %s: %s", self.name, problem)
+            self._logged = problem
 
 
 class Listener(Protocol):

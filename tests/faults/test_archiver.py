@@ -298,7 +298,9 @@ def test_a_node_below_its_reserve_refuses_data_and_resumes_when_there_is_room(tm
         assert cluster.ledger("n1").number == 60_000
 
 
-def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path, small_disk):
+def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(
+    tmp_path, small_disk, caplog
+):
     """It would fill the very disk it protects from publishers; the other nodes continue."""
     (small_disk / "n3").mkdir()
     (tmp_path / "n3").symlink_to(small_disk / "n3")
@@ -328,6 +330,8 @@ def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path
         paused = Position.parse(node.status()["copying_to"])
         publish(publisher, 100)
         time.sleep(3)
+        said = [each for each in caplog.messages if "the copy waits for 12.0 MiB" in each]
+        assert len(said) <= 2, "once for each node that it asked, and not twice a second"
         reached = Position.parse(node.status()["copying_to"])
         assert reached in {paused, paused.next_file()}  # ending a file takes no room
         assert node.failure is None

@@ -68,8 +68,8 @@ def test_nothing_is_wrong_with_a_cluster_that_is_well():
         ({"disk_free": 2 << 20}, "disks", "n2 has 2.00 MiB free, and refuses new data below 1.00"),
         (
             {"takes_data": False, "disk_free": 2 << 20},
-            "disks",
-            "n2 refuses new data: 2.00 MiB are free, and it keeps 1.00 MiB",
+            "cluster",
+            "n2 refuses new data, as its disk is nearly full: 2.00 MiB are left, and it keeps",
         ),
         ({"certificate_days": 3.0}, "certificates", "expires in 3 days"),
         ({"certificate_days": None}, "certificates", "cannot read its certificate"),
@@ -87,6 +87,17 @@ def test_each_fault_is_found_and_says_what_to_do(changed, about, words):
     wrong = found(asked("n1"), asked("n2", **changed), asked("n3"))
     if about:
         assert any(each == about and words in said for each, said in wrong), wrong
+
+
+def test_a_full_disk_is_one_finding_with_what_follows_from_it():
+    """It was four: the disk twice, the copy and the session that waited for room."""
+    full = {
+        "takes_data": False, "disk_free": 2 << 20, "copying_to": "0.0.7",
+        "waiting_for": {"session": "jfk", "end": "0.0.9"},
+    }  # fmt: skip
+    [(about, said)] = found(asked("n1"), asked("n2", **full), asked("n3"))
+    assert about == "cluster"
+    assert said.endswith("; so it is copying the merged log, at 0.0.7; it waits for session jfk")
 
 
 def test_an_update_that_is_not_final_is_named():

@@ -54,8 +54,9 @@ class Cluster:
         assert eventually(lambda: self.status()[1] == 0, PATIENCE_S)
 
     def said(self):
-        """Return its next line on stderr."""
-        return self.process.stderr.readline().decode()
+        """Return its next line on stderr that is its own, and not a node's."""
+        lines = iter(self.process.stderr.readline, b"")
+        return next((each.decode() for each in lines if each.startswith(b"rt: ")), "")
 
     def stop(self):
         """End it in order; return the exit code and what else it said."""
@@ -90,6 +91,7 @@ def test_a_failover_can_be_tried_by_hand(cluster):
     assert up.said().startswith(f"rt: {first} was killed")
     assert eventually(lambda: up.status()[1] == exits.FOUND_WRONG, PATIENCE_S)  # degraded
     assert up.leader() != first
+    assert f"WARNING sequencer.peers: node {first}: " in up.process.stderr.readline().decode()
     again = run("up", "--root", up.root, "--kill", first)
     assert (again.exit_code, "is not running" in again.stderr) == (exits.BAD_USE, True)
     up.start(first)

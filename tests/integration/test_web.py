@@ -493,6 +493,24 @@ def test_the_verdict_names_the_node_that_is_missing_and_what_to_do():
     assert verdict_of("n1", well, ["what is synced is not merged"])[0] == "broken"
 
 
+def test_a_node_that_is_behind_since_its_disk_is_full_does_not_call_the_stream_broken(node):
+    """Its page said that merging is stalled, and first of all that a log is copied."""
+    sample, settings = node.node.lookout.sample, node.node.settings
+    members = {name: Seat(1) for name in ("n1", "n2", "n3")}
+    full = replace(sample.disk, available=2 << 20, reserve=1 << 20, takes_data=False)
+    for leader, level in (("n2", "degraded"), ("n1", "broken")):
+        engine = replace(sample.view.engine, members=members, leader=leader)
+        tick = replace(sample.view.tick, engine=engine)
+        view = sample.view._replace(tick=tick)
+        shown_page = overview(
+            replace(sample, view=view, disk=full, stalled=("merge jfk",)), settings, {}, ""
+        )
+        assert shown_page["verdict"]["level"] == level
+        assert "n1 refuses new data, as its disk is nearly full" in shown_page["verdict"]["text"]
+        assert [each["disk_state"] for each in shown_page["nodes"]] == ["full", "", ""]
+    assert shown_page["verdict"]["text"].startswith("Stalled: what is synced is not merged")
+
+
 def test_the_page_shows_what_the_archiver_takes_next(node):
     """An operator asks before a reader meets a gap."""
     node.cluster.set_policy(time=60)

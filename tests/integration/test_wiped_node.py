@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -11,10 +12,13 @@ from replicator_host import eventually, log_bytes
 
 from replicator.pull.client import PullClient
 from replicator.pull.mirror import Mirror
+from replicator.wire.messages import RESERVE
+from rt.errors import Refused
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.agree.catch_up import CatchUp
+from rt.position import Position
 
 PATIENCE_S = 40
 
@@ -93,3 +97,31 @@ def lagging(cluster, root):
     finally:
         mirror.stop()
         pull.stop()
+
+
+def test_a_copy_without_room_asks_no_node_until_there_is_some(tmp_path):
+    """Full disks filled the logs of three nodes with two lines a second, and the disk with them."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        push, publisher = cluster.push(), cluster.publisher()
+        publisher.publish_many([b"before"] * 300)
+        publisher.flush("merged", PATIENCE_S)
+        assert push.stop(drain_s=PATIENCE_S)
+        end, refused = cluster.nodes["n1"].merged_end, []
+
+        def demand_room():
+            if room.is_closed:
+                refused.append(time.monotonic())
+                raise Refused(RESERVE, "the disk is full")
+
+        room = SimpleNamespace(demand_room=demand_room, is_closed=True, kept="1 MiB")
+        settings = SimpleNamespace(root=str(tmp_path / "copier"), stream=STREAM)
+        places = SimpleNamespace(now={"n1": cluster.addresses})
+        copy = CatchUp(settings, places, Position(0), room, cluster.contexts("subscriber"))
+        try:
+            assert eventually(lambda: refused, PATIENCE_S)
+            assert not any(copy.is_done(end) for _ in range(1000))
+            room.is_closed = False
+            assert eventually(lambda: copy.is_done(end), PATIENCE_S), "it has to be woken"
+            assert len(refused) == 1
+        finally:
+            assert eventually(copy.stop)

@@ -147,14 +147,27 @@ def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem
 
 def test_a_full_disk_comes_before_what_it_causes():
     """The note said that the node is copying, and the operator looked for a network."""
-    full = answer("n2", copying_to="0.0.7", takes_data=False, merging_paused="/d: no space left")
+    full = answer(
+        "n2", copying_to="0.0.7", takes_data=False, merging_paused="/d: no space left",
+        waiting_for={"session": "jfk", "end": "0.0.9"},
+    )  # fmt: skip
     [node] = [each for each in report(full).nodes if each.name == "n2"]
-    said = [each.said for each in node.problems]
-    assert [
-        " ".join(each.split()[: len(words.split())])
-        for each, words in zip(said, ("cannot write", "refuses new", "is copying the"), strict=True)
-    ] == ["cannot write", "refuses new", "is copying the"]
-    assert all("rt archive plan" in each.advice for each in node.problems[:2])
+    [problem] = node.problems
+    assert problem.said.startswith("refuses new data, as its disk is nearly full")
+    assert problem.effects == (
+        "cannot write its merged log: /d: no space left",
+        "is copying the merged log, at 0.0.7",
+        "waits for session jfk",
+    )
+    assert "; so it cannot write its merged log" in status_text(report(full))
+    assert "rt archive plan" in problem.advice
+
+
+def test_what_a_copying_node_waits_for_is_no_problem_of_its_own():
+    """Each line that had to be read at night was one more that might be the cause."""
+    copying = answer("n2", copying_to="0.0.7", waiting_for={"session": "jfk", "end": "0.0.9"})
+    [problem] = report(copying).problems
+    assert problem.text == ("n2 is copying the merged log, at 0.0.7; so it waits for session jfk")
 
 
 def test_a_dead_node_is_one_problem_and_not_one_for_each_that_misses_it():
@@ -168,7 +181,7 @@ def test_a_dead_node_is_one_problem_and_not_one_for_each_that_misses_it():
             NodeAnswer("host2:7420", {}, "no answer"),
         ]
     ).problems
-    [(said, advice)] = found
+    [(said, advice, _)] = found
     assert said == "n3 at host2:7420 does not answer, and n1 and n2 cannot reach it"
     assert "rt node --config n3.toml" in advice
     assert "rt cluster replace n3 NEW" in advice
@@ -192,8 +205,8 @@ def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
     """It said 1795328754.0 s, which is the age of the epoch."""
     found = report(answer("n1"), answer("n2", merged_end="0.0.0", messages=0, merge_time_ns=0))
     rows = status_text(found).splitlines()
-    assert "4,096 B " in rows[2]
-    assert " s" not in rows[2].split("4,096 B")[1]
+    assert "4.00 KiB " in rows[2]
+    assert " s" not in rows[2].split("4.00 KiB")[1]
 
 
 def test_a_node_that_is_known_by_two_addresses_is_counted_once():

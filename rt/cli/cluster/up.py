@@ -24,7 +24,7 @@ from rt.names import parse_node
 from rt.node.founding import cluster_files
 from rt.node.settings.http import HttpSettings
 from rt.node.settings.node import NodeSettings
-from rt.text import counted
+from rt.text import counted, printable
 from rt.web.serving.server import demand_free, demand_installed
 
 _CHECK_S: Final = 0.2
@@ -137,13 +137,17 @@ class LocalCluster:
         self._killed: set[str] = set()  # killed on request, and not started since
 
     def look(self) -> None:
-        """Report the nodes that have ended since the last call.
+        """Report what nodes have warned of, and which have ended, since the last call.
 
         Raises:
             RtError: No node is left, and not all of them were killed on request.
         """
         for name, child in list(self._running.items()):
-            if not child.running:
+            if child.running:
+                for line in child.news():
+                    if not line.startswith("rt: "):  # a remark, as about its page, which we printed
+                        click.echo(printable(f"{name}: {line}"), err=True)
+            else:
                 reason = f"{name} {child.ending()}"
                 self._drop(name)
                 if not self._running and not self._killed:

@@ -172,7 +172,7 @@ def judged(
              for each in thresholds if each.name in values]  # fmt: skip
     if not report.leader:
         found.append((Severity.CRITICAL, "no node leads, so nothing is merged"))
-    found += [(Severity.CRITICAL if " FORKED " in each.said else Severity.WARNING, each.said)
+    found += [(Severity.CRITICAL if " FORKED " in each.said else Severity.WARNING, each.text)
               for each in report.problems]  # fmt: skip
     held_up = [*report.stuck, *report.poisoned, *report.returned]
     found += [(Severity.WARNING, each) for each in held_up]

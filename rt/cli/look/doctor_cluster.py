@@ -10,7 +10,7 @@ from rt.cli.look.node_versions import different_versions, node_version, stranger
 from rt.cli.look.status_report import ClusterReport
 from rt.client.readers.settings import ConnectionSettings
 from rt.node.observe.answer_fields import checked, get
-from rt.node.observe.problems import Problem
+from rt.node.observe.problems import Problem, disk_state
 from rt.node.settings.node import parse_address
 from rt.text import printable, size_text
 from rt.version import __version__
@@ -18,7 +18,6 @@ from rt.version import __version__
 CLOCK_WARNING_S: Final = 1.0
 CLOCK_PROBLEM_S: Final = 30.0
 _DAYS_WARNING: Final = 7.0
-_FREE_RATIO: Final = 4  # of the reserve; with less free space, the archiver may be too late
 
 
 def cluster_findings(
@@ -63,8 +62,9 @@ def _ports(asked: Sequence[NodeAnswer], report: ClusterReport) -> Iterator[Diagn
     silent = {node.address: report.silence(node) for node in report.nodes if node.error}
     for each in asked:
         if each.error:
-            said, advice = silent.get(each.address) or Problem(f"{each.address} does not answer")
-            yield problem("ports", f"{said}: {printable(each.error)}", _dial_advice(each, advice))
+            silence = silent.get(each.address) or Problem(f"{each.address} does not answer")
+            yield problem("ports", f"{silence.said}: {printable(each.error)}",
+                          _dial_advice(each, silence.advice))  # fmt: skip
         else:
             name = printable(str(each.answer.get("node", "?")))
             yield fine("ports", f"{name} answers at {each.address} in {each.took_s * 1e3:.0f} ms")
@@ -167,10 +167,10 @@ def _disks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
     for each in answers:
         name, free = get(each.answer, "node", str), get(each.answer, "disk_free", int)
         reserve = get(each.answer, "disk_reserve", int)
-        if each.answer.get("takes_data") is False:
-            yield problem("disks", f"{name} refuses new data: {size_text(free)} are free, and it "
-                          f"keeps {size_text(reserve)}", advice)  # fmt: skip
-        elif free < _FREE_RATIO * reserve:
+        state = disk_state(each.answer)
+        if state == "full":
+            continue  # a problem of the cluster, said below with what follows from it
+        if state == "low":
             yield warning("disks", f"{name} has {size_text(free)} free, and refuses new data below "
                           f"{size_text(reserve)}", advice)  # fmt: skip
         else:
@@ -196,8 +196,15 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
                       "start the nodes that are down; a majority has to be up")  # fmt: skip
     silent = {report.silence(node) for node in report.nodes if node.error}
     found = [each for each in report.problems if each not in silent]  # they were reported as ports
-    for said, advice in found:
-        yield problem("cluster", said, advice or "nothing, unless it lasts")
+    for each in found:
+        yield problem("cluster", each.text, each.advice or "nothing, unless it lasts")
+    yield from _sessions(report)
+    if report.leader and not (found or report.stuck or report.poisoned or report.returned):
+        yield fine("cluster", f"{report.leader} leads, and no node reports a problem")
+
+
+def _sessions(report: ClusterReport) -> Iterator[Diagnosis]:
+    """Yield what is wrong with sessions."""
     for each in report.stuck:
         yield problem("cluster", each, "rt session show NAME says which nodes have what")
     for each in report.poisoned:
@@ -208,5 +215,3 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
         )
     for each in report.returned:
         yield problem("cluster", each, "compare what the publisher has with the nodes")
-    if report.leader and not (found or report.stuck or report.poisoned or report.returned):
-        yield fine("cluster", f"{report.leader} leads, and no node reports a problem")

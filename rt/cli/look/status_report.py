@@ -222,7 +222,7 @@ class ClusterReport:
         apart = {each for node in self.answering for each in node.unreachable} - named
         found += [self._apart(name) for name in sorted(apart)]
         for node in self.answering:
-            found += [Problem(f"{node.name} {said}", advice) for said, advice in node.problems]
+            found += [each._replace(said=f"{node.name} {each.said}") for each in node.problems]
             if node.merge.forked_at is not None:
                 found.append(Problem(self._only_on(node)))
         return found

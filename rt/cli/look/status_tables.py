@@ -86,7 +86,7 @@ def summary(report: ClusterReport) -> str:
         lines.append(f"learners, which neither vote nor count: {', '.join(report.learners)}")
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
-        lines.append(f"{label}: {'; '.join(each.said for each in report.problems)}")
+        lines.append(f"{label}: {'; '.join(each.text for each in report.problems)}")
     versions = {node.name: node.about.version for node in nodes}
     if different := different_versions(versions):
         apart = "; ".join(f"{one} and {other} cannot" for one, other in strangers(versions))
@@ -179,20 +179,20 @@ def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
     return [
         node.name, node.address, role, str(node.term), str(node.merge.end),
         f"{node.merge.messages:,}", _behind(node.merge, lead or node.merge),
-        node.merge.digest[:8], "; ".join(each.said for each in node.problems),
+        node.merge.digest[:8], "; ".join(each.text for each in node.problems),
     ]  # fmt: skip
 
 
 def _behind(merge: MergeReport, lead: MergeReport) -> str:
     """Return how far a node lags the one that has merged most."""
-    parts = [f"{lead.end - merge.end:,} B"] if merge.end.file == lead.end.file else []
+    parts = [size_text(lead.end - merge.end)] if merge.end.file == lead.end.file else []
     if merge.time_ns and lead.time_ns:  # 0 before the first instruction, not the year 1970
         parts.append(f"{max(0, lead.time_ns - merge.time_ns) / 1e9:.1f} s")
     return ", ".join(parts) or "everything"
 
 
 def _session_row(each: Session) -> list[str]:
-    unmerged = "more than a file" if each.unmerged is None else f"{each.unmerged:,} B"
+    unmerged = "more than a file" if each.unmerged is None else size_text(each.unmerged)
     return [
         each.name, each.pushed_by or "-", size_text(each.bytes), f"{size_text(each.bytes_per_s)}/s",
         "-" if each.seen_s is None else f"{age_text(each.seen_s)} ago", unmerged,

@@ -206,7 +206,7 @@ def _merge_reason(traced: _Traced) -> str:
     if stuck := next((each.stuck for each in mine if each.stuck), ""):
         return stuck
     return (
-        "; ".join(each.said for each in report.problems)
+        "; ".join(each.text for each in report.problems)
         or "the leader has yet to propose it; ask again"
     )
 

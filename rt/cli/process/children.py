@@ -16,6 +16,7 @@ from rt.errors import RtError
 
 _STOP_S: Final = 15.0
 _TAIL_BYTES: Final = 2000
+_NEWS_BYTES: Final = 64 * 1024
 _INTERRUPTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,6 +32,7 @@ class Child:
             prefix: A command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
         """
         self.name = name
+        self._shown = 0  # bytes of its stderr that `news` has returned
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "rt", *arguments],
@@ -107,9 +109,21 @@ class Child:
         """Return the end of its stderr."""
         if self._errors.closed:
             return "it was stopped"
-        self._errors.seek(0, 2)
-        self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
-        return self._errors.read().decode(errors="replace").strip() or "it gave no reason"
+        start = max(0, os.fstat(self._errors.fileno()).st_size - _TAIL_BYTES)
+        tail = os.pread(self._errors.fileno(), _TAIL_BYTES, start)
+        return tail.decode(errors="replace").strip() or "it gave no reason"
+
+    def news(self) -> list[str]:
+        """Return the whole lines that it has written to stderr since the last call, 64 KiB at most.
+
+        They are read without moving the file's offset, at which the process writes on.
+        """
+        found = os.pread(self._errors.fileno(), _NEWS_BYTES, self._shown)
+        whole = found.rfind(b"\n") + 1
+        if not whole and len(found) == _NEWS_BYTES:
+            whole = len(found)  # a line without an end does not hide those after it
+        self._shown += whole
+        return found[:whole].decode(errors="replace").splitlines()
 
 
 class Children:

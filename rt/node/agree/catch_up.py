@@ -1,10 +1,12 @@
 """CatchUp: copies the merged log from another node, as a subscriber would."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from replicator.pull.client import PullClient
+from replicator.wire.messages import RESERVE
 from rt.errors import CorruptLog, DiskFailed, Refused
 from rt.log.files.disk import OsDisk, OsFile
 from rt.log.write.appender import Appender
@@ -15,6 +17,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import Position, file_position
 
 _STOP_S: Final = 2.0
+_FULL_S: Final = 15.0  # between two looks at what a node has archived, while there is no room
 
 
 class CatchUp:
@@ -44,8 +47,12 @@ class CatchUp:
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
-        disk = GuardedDisk(guard)
-        self._pull = PullClient(settings.root, settings.stream, others, contexts, disk=disk)
+        self._disk = GuardedDisk(guard)
+        self._rests = False  # without a connection, for want of room
+        self._pull = PullClient(
+            settings.root, settings.stream, others, contexts, disk=self._disk,
+            is_wanted=self._is_wanted,
+        )  # fmt: skip
         self._begin = begin
         self._pull.on_damage(suspect)
         self._pull.start()
@@ -65,6 +72,21 @@ class CatchUp:
         """What the copy waits for, for use in messages; "" if it is not waiting."""
         return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
+    def _is_wanted(self) -> bool:
+        """Whether to be connected; the loop asks, and not again before `is_done` wakes it."""
+        is_wanted = self._has_room()
+        self._rests = not is_wanted
+        return is_wanted
+
+    def _has_room(self) -> bool:
+        """Whether a connection would come to anything.
+
+        Without room it does now and then, since a node says first what it has archived, which
+        makes room here.
+        """
+        is_late = time.monotonic() - self._disk.refused_s >= _FULL_S
+        return is_late or not self._guard.is_closed
+
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
@@ -73,6 +95,8 @@ class CatchUp:
         Raises:
             DiskFailed: the copy has stopped and will not continue.
         """
+        if self._rests and self._has_room():
+            self._pull.wake()
         status = self._pull.status()
         if not self._pull.running:
             raise DiskFailed(status.error)
@@ -97,6 +121,7 @@ class GuardedDisk(OsDisk):
 
     def __init__(self, guard: DiskGuard) -> None:
         self._guard = guard
+        self.refused_s = float("-inf")  # when there was no room last, by `time.monotonic`
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open a file for reading and appending; a log file grows only while there is room."""
@@ -104,22 +129,27 @@ class GuardedDisk(OsDisk):
         if file_position(os.path.basename(path)) is None:
             return file
         try:
-            return _GuardedFile(os.dup(file.fileno()), self._guard)
+            return _GuardedFile(os.dup(file.fileno()), self)
         finally:
             file.close()
 
-
-class _GuardedFile(OsFile):
-    __slots__ = ("_guard",)
-
-    def __init__(self, fd: int, guard: DiskGuard) -> None:
-        super().__init__(fd)
-        self._guard = guard
-
-    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+    def demand_room(self) -> None:
+        """Raise `Refused` while there is no room."""
         try:
             self._guard.demand_room()
         except Refused:
+            self.refused_s = time.monotonic()
             kept = self._guard.kept
-            raise Refused("reserve", f"the copy waits for {kept} of free disk") from None
+            raise Refused(RESERVE, f"the copy waits for {kept} of free disk") from None
+
+
+class _GuardedFile(OsFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, fd: int, disk: GuardedDisk) -> None:
+        super().__init__(fd)
+        self._disk = disk
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        self._disk.demand_room()
         return super().append(parts)

@@ -289,7 +289,8 @@ class Duties:
         self._forks.look(now_s, member.engine.fork)
         self._look_at_seal(member.executor.ledger.notes)
         self._lines.flush()
-        self._wanting.turn(now_s, waiting.missing)
+        if not self._ports.is_full():  # else a session that is asked for would be refused
+            self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
         self._executor.rest()
 

@@ -12,6 +12,7 @@ from rt.node.resources.disk_guard import REOPENS
 from rt.text import printable, size_text
 
 _FILES_SHOWN: Final = 3
+_FREE_RATIO: Final = 4
 _SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
 _EMPTY_IT: Final = (
     "stop the node, move its directory of the stream out of the way, and start it: it copies "
@@ -26,22 +27,39 @@ class Problem(NamedTuple):
     Attributes:
         said: a phrase to follow the name of the node, or a whole sentence about the cluster.
         advice: what to do, with commands; "" if it passes by itself.
+        effects: what follows from it and ends with it, phrases like `said`.
     """
 
     said: str
     advice: str = ""
+    effects: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return what is wrong and what follows from it, as one phrase."""
+        return f"{self.said}; so it {'; it '.join(self.effects)}" if self.effects else self.said
 
 
 def problems_of(answer: dict[str, Any]) -> list[Problem]:
     """Return what is wrong with a node, causes before symptoms.
 
-    Whom it cannot reach is left out: that is a problem of two nodes.
+    What a full disk or a copy under way brings about is listed as its effect, so that one cause is
+    one problem. Whom the node cannot reach is left out: that is a problem of two nodes.
 
     Raises:
         TypeError: a field is of another type.
         ValueError: a field cannot be read.
     """
-    return [*_state_problems(answer), *_disk_problems(answer), *_symptoms(answer)]
+    state, full = [*_state_problems(answer)], [*_full_disk(answer)]
+    disk, stops = [*full, *_damaged_files(answer)], [*_stops(answer)]
+    if full:
+        effects = (*full[0].effects, *(each.said for each in stops))
+        disk[0] = full[0]._replace(effects=effects)
+    elif stops and answer.get("copying_to"):
+        disk.append(stops[0]._replace(effects=tuple(each.said for each in stops[1:])))
+    else:
+        disk += stops
+    return [*state, *disk, *_symptoms(answer)]
 
 
 def takes_part(answer: dict[str, Any]) -> bool:
@@ -50,6 +68,21 @@ def takes_part(answer: dict[str, Any]) -> bool:
     away = any(answer.get(reason) for reason in reasons)
     is_member = bool(answer) and answer.get("role") != "learner"
     return is_member and not away and answer.get("takes_data") is not False
+
+
+def disk_state(answer: dict[str, Any]) -> str:
+    """Return `full` if the node refuses new data for want of room, `low` if it soon may, or "".
+
+    It is low with less than four times what the node keeps free, where an archiver may be late.
+
+    Raises:
+        TypeError: a field is of another type.
+        ValueError: a field cannot be read.
+    """
+    if answer.get("takes_data") is False:
+        return "full"
+    free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
+    return "low" if free < _FREE_RATIO * kept else ""
 
 
 def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
@@ -86,11 +119,9 @@ def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _disk_problems(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with its disk."""
-    if paused := get(answer, "merging_paused", str):
-        said = f"cannot write its merged log: {printable(paused)}"
-        yield Problem(said, f"{_FREE}; it then merges on by itself")
+def _full_disk(answer: dict[str, Any]) -> Iterator[Problem]:
+    """What its disk has no room for."""
+    paused = printable(get(answer, "merging_paused", str))
     if answer.get("takes_data") is False:
         free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
         yield Problem(
@@ -98,7 +129,16 @@ def _disk_problems(answer: dict[str, Any]) -> Iterator[Problem]:
             f"keeps {size_text(kept)} free; with {size_text(int(kept * REOPENS))} it takes "
             "data again",
             _FREE,
+            (f"cannot write its merged log: {paused}",) if paused else (),
         )
+    elif paused:
+        yield Problem(
+            f"cannot write its merged log: {paused}", f"{_FREE}; it then merges on by itself"
+        )
+
+
+def _damaged_files(answer: dict[str, Any]) -> Iterator[Problem]:
+    """Which files it cannot read."""
     damaged = get(get(answer, "scrub", dict), "unrepaired", dict)
     for path in sorted(damaged)[:_FILES_SHOWN]:
         why = checked(damaged[path], str, path)
@@ -109,8 +149,22 @@ def _disk_problems(answer: dict[str, Any]) -> Iterator[Problem]:
         )
 
 
+def _stops(answer: dict[str, Any]) -> Iterator[Problem]:
+    """Where it does not get on: what a full disk brings about, or a copy under way."""
+    if place := get(answer, "copying_to", str):
+        reason = get(answer, "copying_waits_for", str)
+        waits = f", and waits for {reason}" if reason else ""
+        yield Problem(f"is copying the merged log, at {place}{waits}")
+    if waiting := get(answer, "waiting_for", dict):
+        yield Problem(f"waits for session {get(waiting, 'session', str)}")
+    stalls = get(answer, "stalls", dict)
+    for hop in sorted(stalls):
+        said = f"does not move: {checked(stalls[hop], str, hop)}"
+        yield Problem(said, "rt trace SESSION:NUMBER shows where a message waits")
+
+
 def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What keeps it from merging, voting or serving now."""
+    """What keeps it from voting or serving now."""
     if get(answer, "role", str) == "learner":
         name, places = get(answer, "node", str), get(answer, "addresses", dict)
         if name in get(answer, "learners", list):
@@ -125,16 +179,6 @@ def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
         nodes = f"{count} other nodes" if count > 1 else "another node"
         said = f"does not vote before {nodes} confirmed that its state is not an older copy"
         yield Problem(said, "start the nodes that are down")
-    if place := get(answer, "copying_to", str):
-        reason = get(answer, "copying_waits_for", str)
-        waits = f"; it waits for {reason}" if reason else ""
-        yield Problem(f"is copying the merged log, at {place}{waits}")
-    if waiting := get(answer, "waiting_for", dict):
-        yield Problem(f"waits for session {get(waiting, 'session', str)}")
-    stalls = get(answer, "stalls", dict)
-    for hop in sorted(stalls):
-        said = f"does not move: {checked(stalls[hop], str, hop)}"
-        yield Problem(said, "rt trace SESSION:NUMBER shows where a message waits")
     if refusal := get(answer, "refusal", str):
         advice = "stop that process, or give it the certificate that the members know"
         yield Problem(f"refused a peer: {refusal}", advice)

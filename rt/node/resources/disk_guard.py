@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Final
 
+from replicator.wire.messages import RESERVE
 from rt.errors import Refused
 from rt.limits import MIB
 from rt.text import size_text
@@ -53,7 +54,7 @@ class DiskGuard:
         if self.is_closed:
             free = size_text(self.available)
             raise Refused(
-                "reserve",
+                RESERVE,
                 f"node {self._node} has {free} of disk left and keeps {self.kept} free; it "
                 "takes data again when there is room, and what is published waits at its publisher",
             )
@@ -76,6 +77,6 @@ class DiskGuard:
                 word = "refuses" if closed else "takes"
                 _log.log(
                     logging.ERROR if closed else logging.WARNING,
-                    "node %s %s new data: %d bytes are free, and it keeps %d",
-                    self._node, word, self.available, self.reserve,
+                    "node %s %s new data: %s are free, and it keeps %s",
+                    self._node, word, size_text(self.available), self.kept,
                 )  # fmt: skip

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
-from rt.node.observe.problems import problems_of
+from rt.node.observe.problems import disk_state, problems_of
 from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
+from rt.node.observe.sampler import MERGE
 from rt.node.observe.stall_reasons import stalls_of
 from rt.node.observe.status import waiting_fields
 from rt.node.settings.node import NodeSettings
@@ -76,8 +77,11 @@ def _nodes(
 
 
 def _verdict(sample: NodeSample, nodes: Sequence[Fields]) -> tuple[str, str]:
-    rows, stalls = [_row(each) for each in nodes], list(stalls_of(sample).values())
-    return verdict_of(sample.view.engine.leader, rows, stalls)
+    leader, stalls = sample.view.engine.leader, stalls_of(sample)
+    here = next((each for each in nodes if each["is_here"]), None)
+    if here is not None and here["trouble"] and leader not in {"", here["name"]}:
+        stalls.pop(MERGE, None)  # it is behind for that reason, while the others merge
+    return verdict_of(leader, [_row(each) for each in nodes], list(stalls.values()))
 
 
 def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
@@ -132,7 +136,8 @@ def _own(
         "is_here": True, "is_away": False, "is_known": True,
         "role": role, "address": settings.listen,
         "merged_end": str(view.end), "messages": view.number,
-        "disk_free": sample.disk.available, "version": __version__, "trouble": _trouble(known),
+        "disk_free": sample.disk.available, "disk_state": _disk_state(known),
+        "version": __version__, "trouble": _trouble(known),
         "pushing": len(sample.here(PUSHES)), "pulling": len(sample.here(PULLS)),
     }  # fmt: skip
 
@@ -152,6 +157,7 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
         "role": _role(known) or ("leader" if is_leader and not away else ""),
         "address": "", "merged_end": _text(known, "merged_end"),
         "messages": _number(known, "messages"), "disk_free": _number(known, "disk_free"),
+        "disk_state": _disk_state(known),
         "version": _text(known, "version"), "trouble": printable(away) or _trouble(known),
         "pushing": sum(each.get("kind") == PUSHES for each in clients),
         "pulling": sum(each.get("kind") == PULLS for each in clients),
@@ -171,6 +177,13 @@ def _role(known: Mapping[str, Any]) -> str:
 def _shown(role: str) -> str:
     """Return a role as the page calls it: whether a candidate asks first is Raft's affair."""
     return "candidate" if role == "pre_candidate" else role
+
+
+def _disk_state(known: Mapping[str, Any]) -> str:
+    try:
+        return disk_state(dict(known))
+    except (TypeError, ValueError):
+        return ""  # the trouble that is shown says that the status cannot be read
 
 
 def _trouble(known: Mapping[str, Any]) -> str:

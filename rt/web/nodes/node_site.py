@@ -17,7 +17,7 @@ from rt.net.contexts import Contexts, client_context
 from rt.node.host.node import STUCK_S, Node
 from rt.node.observe.sample import NodeSample, SessionView
 from rt.node.settings.node import parse_address
-from rt.text import time_text
+from rt.text import size_text, time_text
 from rt.web.nodes.cursor_rows import CURSORS_S, CursorRow, cursor_rows
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import StreamView, node_metrics
@@ -116,8 +116,8 @@ class NodeSite(Site):
         if view.waiting.confirmations:
             yield f"confirming: {view.waiting.confirmations} more nodes have to confirm its state"
         if not sample.disk.takes_data:
-            yield (f"reserve: {sample.disk.available:,} bytes of disk are left, and it keeps "
-                   f"{sample.disk.reserve:,} free")  # fmt: skip
+            yield (f"reserve: {size_text(sample.disk.available)} of disk are left, and it keeps "
+                   f"{size_text(sample.disk.reserve)} free")  # fmt: skip
 
     def status(self) -> list[Fields]:
         """Return what `rt status --json` shows of the node."""

@@ -77,12 +77,13 @@ function table(id, items, key, cells, bad) {
   });
 }
 function put(td, cell) {
+  if (cell.mark !== undefined) td.dataset.mark = cell.mark;
   if (cell.href !== undefined) {
-    if (!td.firstElementChild) td.append(make("a"));
+    if (!td.firstElementChild) td.replaceChildren(make("a"));
     td.firstElementChild.setAttribute("href", cell.href);
     say(td.firstElementChild, cell.text);
   } else if (cell.tag !== undefined) {
-    if (!td.firstElementChild) td.append(make("span"));
+    if (!td.firstElementChild) td.replaceChildren(make("span"));
     kind(td.firstElementChild, `tag ${cell.tag}`);
     say(td.firstElementChild, cell.text);
   } else say(td, cell.text);
@@ -164,7 +165,7 @@ const nodeCells = (each) => [
   number(each.messages === null ? "–" : count(each.messages)),
   number(each.behind === null ? "–" : each.behind ? count(each.behind) : "0"),
   text(each.merged_end || "–"),
-  number(each.disk_free === null ? "–" : size(each.disk_free)),
+  { ...number(each.disk_free === null ? "–" : size(each.disk_free) + (each.disk_state && ` ▲ ${each.disk_state}`)), mark: each.disk_state },
   number(each.is_known ? `${each.pushing} / ${each.pulling}` : "–"),
   { text: each.trouble, class: "wrap" },
 ];
