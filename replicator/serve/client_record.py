@@ -72,8 +72,10 @@ class ServedClient:
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
-        """Return it as it is now."""
+        """Return it as it is now; one that has left is where it last confirmed."""
         position, acked = (None, None) if self.ends is None else self.ends()
+        if ended_ns is not None and position is not None and acked is not None:
+            position = min(position, acked)
         return ClientView(
             self.peer, self.kind, self.address, self.began_ns, ended_ns, position, self.sent.bytes,
             software=self.software, acked=acked,

@@ -64,6 +64,7 @@ class PullConnection:
             traffic=traffic,
         )  # fmt: skip
         self._channel: SourceChannel | None = None
+        self._ends = (START, START)  # what was sent and confirmed, once the channel has ended
         self._feed = feed(self)
         self._log = LogDirectory(self._feed.directory, damaged=self._feed.damaged)
 
@@ -71,13 +72,13 @@ class PullConnection:
     def position(self) -> Position:
         """The end of what was sent; `START` before that is known. Any thread may ask."""
         channel = self._channel  # read once: the connection's thread may end it
-        return START if channel is None else channel.position
+        return self._ends[0] if channel is None else channel.position
 
     @property
     def acked(self) -> Position:
         """The end of what the peer has confirmed, each second. Any thread may ask."""
         channel = self._channel
-        return START if channel is None else channel.acked
+        return self._ends[1] if channel is None else channel.acked
 
     def set(self) -> None:
         """Announce that there is more (`replicator.host.Bell`)."""
@@ -127,6 +128,7 @@ class PullConnection:
             _log.log(level, "%s: %s", self._link.name, why)
         self._feed.release()
         with self._turn:
+            self._ends = self.position, self.acked
             self._channel = None
             self._side.close()
             self._log.close()

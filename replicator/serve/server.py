@@ -61,6 +61,7 @@ class ServedConnection:
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
     is_admitted: bool = False  # its certificate was seen, and is good
+    title: str = ""  # who it is, by its certificate, and where; `name` before that is known
     alpn: str = ""  # its protocol, once known; "" for replication
     stream: str = ""  # the stream it is about, once known
     about: str = ""  # what its log lines begin with from then on, if there are several streams
@@ -249,8 +250,9 @@ class Server:
         if isinstance(error, HungUp) or connection.is_ended:
             return
         self._count(connection, error)
-        words = str(error).removeprefix(f"{connection.name}: ")
-        line = f"{connection.about}{connection.name}: {words}"
+        title = connection.title or connection.name
+        words = str(error).removeprefix(f"{title}: ")
+        line = f"{connection.about}{title}: {words}"
         self._lines.warn(f"{connection.host} {words}", line)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
@@ -279,8 +281,8 @@ class Server:
             stream, handler = route
             self._is_about(connection, stream)
             return handler(sock, peer)
-        name = f"{peer.name} at {connection.name}"
-        link = Link(sock, name, self.memory.of(peer.title), self._patience)
+        connection.title = f"{peer.name} at {connection.name}"
+        link = Link(sock, connection.title, self.memory.of(peer.title), self._patience)
         kept = None
         try:
             kept = self._replicate(connection, link, peer)

@@ -65,7 +65,7 @@ def test_files_are_published_in_the_order_given(tmp_path):
     result = run("publish", "--root", tmp_path, "--session", "jfk", *names)
     assert payloads(tmp_path) == [b"0", b"1", b"2"]
     assert re.fullmatch(
-        r"rt: published 3 messages \(0\.0 MB\) in [0-9.]+ s, [0-9,]+/s to stream/jfk, "
+        r"rt: published 3 messages \(6 B\) in [0-9.]+ s, [0-9,]+/s to stream/jfk, "
         r"synced up to 0\.0\.[0-9]+\n", result.stderr,
     )  # fmt: skip
     assert result.stdout == ""

@@ -197,6 +197,10 @@ def test_a_puller_that_writes_nothing_waits_though_its_connection_has_taken_ever
             assert puller(node).position < node.pipeline.feeds.end
         finally:
             process.kill()
+    assert eventually(lambda: puller(node) and node.status()["left"], 60)
+    [left] = node.status()["left"]
+    assert (left["peer"], left["lag_bytes"] > 0) == ("subscriber", True)
+    assert left["lag_bytes"] < 1000, "it had confirmed the first"
 
 
 def puller(node):

@@ -238,6 +238,25 @@ def test_sessions_have_bytes_rate_and_age_and_clients_their_lag():
     assert first == "aaa publisher 2.00 KiB 2.86 MiB/s 7.0 s ago 0 B - 0.0.300 0.0.300"
 
 
+def test_a_puller_that_left_stays_listed_until_it_is_back():
+    """One that froze was gone after 25 seconds, and nothing was wrong any more."""
+    now_ns = 1_700_000_100 * SECOND_NS
+    gone = {
+        "peer": "etl", "kind": "pull", "address": "10.0.0.8:4000", "lag_bytes": 4000,
+        "left_ns": now_ns - 44 * SECOND_NS, "since_ns": now_ns - 90 * SECOND_NS, "waiting_s": 0.0,
+    }  # fmt: skip
+    before = gone | {"left_ns": now_ns - 90 * SECOND_NS}
+    away = [
+        answer(name, now_ns=now_ns, left=[each]) for name, each in (("n1", before), ("n2", gone))
+    ]
+    [line] = [each for each in status_text(report(*away)).splitlines() if each.startswith("etl")]
+    assert " ".join(line.split()) == "etl pull away 3.91 KiB - left 44 s ago 10.0.0.8:4000"
+    back = {name: value for name, value in gone.items() if name != "left_ns"}
+    found = report(*away, answer("n3", now_ns=now_ns, clients=[back]))
+    [line] = [each for each in status_text(found).splitlines() if each.startswith("etl")]
+    assert " ".join(line.split()) == "etl pull n3 3.91 KiB - 90 s 10.0.0.8:4000"
+
+
 @pytest.mark.parametrize(
     ("top", "first"), [(None, "aaa"), ("rate", "aaa"), ("lag", "ccc"), ("bytes", "bbb")]
 )

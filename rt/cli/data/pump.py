@@ -17,7 +17,7 @@ from rt.format.headers import Headers, encode_headers
 from rt.limits import MIB
 from rt.log.notify.confirmations import Confirmed, Level
 from rt.publisher import Publisher
-from rt.text import counted
+from rt.text import counted, size_text
 
 STDIN: Final = "-"
 _READ_BYTES: Final = MIB
@@ -167,7 +167,7 @@ class LinePump:
 
     def _progress_text(self) -> str:
         return (
-            f"{counted(self._messages)} ({self._bytes / 1e6:,.1f} MB) in {self._took_s:.2f} s, "
+            f"{counted(self._messages)} ({size_text(self._bytes)}) in {self._took_s:.2f} s, "
             f"{self._messages / self._took_s:,.0f}/s"
         )
 

@@ -63,6 +63,7 @@ class ClientReport:
         connected_s: How long it has been connected.
         lag_bytes: Bytes merged there but not yet sent to it; 0 for a pusher.
         waiting_s: How long the oldest of them has waited.
+        left_s: How long ago it left; None while it is connected.
     """
 
     peer: str
@@ -71,6 +72,7 @@ class ClientReport:
     connected_s: float
     lag_bytes: int
     waiting_s: float
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +382,10 @@ def _traffic(answer: dict[str, Any]) -> TrafficReport:
     now_ns = get(answer, "now_ns", int)
     return TrafficReport(
         tuple(_session(each, now_ns) for each in objects(answer, "sessions")),
-        tuple(_client(each, now_ns) for each in objects(answer, "clients")),
+        tuple(
+            _client(each, now_ns)
+            for each in [*objects(answer, "clients"), *objects(answer, "left")]
+        ),
     )
 
 
@@ -401,4 +406,5 @@ def _client(fields: dict[str, Any], now_ns: int) -> ClientReport:
     return ClientReport(
         get(fields, "peer", str), get(fields, "kind", str), get(fields, "address", str), since_s,
         get(fields, "lag_bytes", int), seconds(fields, "waiting_s"),
+        max(0, now_ns - left_ns) / 1e9 if (left_ns := get(fields, "left_ns", int)) else None,
     )  # fmt: skip

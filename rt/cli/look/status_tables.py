@@ -134,7 +134,10 @@ def _session_keys(each: Session) -> dict[Top, tuple[float, ...]]:
 
 
 def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_Client]:
-    """Return each client once for each purpose, with its greatest lag and all of its nodes."""
+    """Return each client once for each purpose, with its greatest lag and all of its nodes.
+
+    One that is connected nowhere is where it left last.
+    """
     found: dict[tuple[str, str], list[tuple[str, ClientReport]]] = {}
     for node in nodes:
         for each in node.traffic.clients:
@@ -146,7 +149,9 @@ def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_C
         unmerged[name] = unmerged.get(name, 0) + (session.unmerged or 0)
         waits[name] = max(waits.get(name, 0.0), session.waiting_s)
     clients = []
-    for (kind, peer), seen in sorted(found.items(), reverse=True):
+    for (kind, peer), views in sorted(found.items(), reverse=True):
+        here = [each for each in views if each[1].left_s is None]
+        seen = here or [min(views, key=lambda each: each[1].left_s or 0.0)]
         worst = max((view for _, view in seen), key=lambda each: (each.waiting_s, each.lag_bytes))
         if kind == "push":  # only the pusher knows what it has not sent
             worst = replace(worst, lag_bytes=unmerged.get(peer, 0), waiting_s=waits.get(peer, 0.0))
@@ -203,8 +208,10 @@ def _session_row(each: Session) -> list[str]:
 def _client_row(each: _Client) -> list[str]:
     view = each.view
     return [
-        view.peer, view.kind, " ".join(each.nodes), size_text(view.lag_bytes),
-        _waits(view.waiting_s), age_text(view.connected_s), view.address,
+        view.peer, view.kind, " ".join(each.nodes) if view.left_s is None else "away",
+        size_text(view.lag_bytes), _waits(view.waiting_s),
+        age_text(view.connected_s) if view.left_s is None else f"left {age_text(view.left_s)} ago",
+        view.address,
     ]  # fmt: skip
 
 

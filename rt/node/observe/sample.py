@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replicator.repair.scrub import ScrubState
-from replicator.serve.client_record import ClientView
+from replicator.serve.client_record import PULLS, ClientView
 from rt.latencies import LatencyCounts
 from rt.node.agree.view import NodeView
 from rt.position import OFFSET_END, Position
 from rt.traffic import Traffic
+
+_LEFT_NS: Final = 6 * 3600 * 10**9
 
 
 class SessionView(NamedTuple):
@@ -157,6 +159,17 @@ class NodeSample:
     def here(self, kind: str) -> list[ClientView]:
         """Return the clients of a kind that are connected."""
         return [each for each in self.clients if each.kind == kind and each.ended_ns is None]
+
+    def left(self) -> list[ClientView]:
+        """Return the pullers that have left within six hours and are not back, newest first."""
+        here = {each.peer for each in self.here(PULLS)}
+        left = {
+            each.peer: each
+            for each in self.clients
+            if each.kind == PULLS and (each.ended_ns or 0) > self.at_ns - _LEFT_NS
+            and each.peer not in here and each.peer not in self.members
+        }  # fmt: skip
+        return sorted(left.values(), key=lambda each: -(each.ended_ns or 0))
 
     @property
     def unmerged(self) -> int:

@@ -28,6 +28,7 @@ from sequencer.peers.connections import Peers
 from sequencer.peers.versions import PEER_VERSIONS
 from sequencer.planning.group_join_check import Stuck
 
+_LEFT_SHOWN: Final = 100
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
 STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, at 3 MiB/s
 
@@ -111,7 +112,8 @@ def for_clients(answer: bytes) -> bytes:
     The nodes' addresses stay, since clients find the nodes by them.
     """
     fields = json.loads(answer)
-    fields["clients"] = [{**each, "address": ""} for each in fields["clients"]]
+    for name in ("clients", "left"):
+        fields[name] = [{**each, "address": ""} for each in fields[name]]
     return without_directories(json.dumps(fields)).encode()
 
 
@@ -153,6 +155,10 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
         "stalled_s": {name: round(seconds, 1) for name, seconds in sample.stalled.items()},
         "stalls": stalls_of(sample),
         "clients": [_client(each, sample.view.end) for each in here],
+        "left": [
+            _client(each, sample.view.end) | {"left_ns": each.ended_ns}
+            for each in sample.left()[:_LEFT_SHOWN]
+        ],
     }
 
 

@@ -19,7 +19,6 @@ from rt.web.serving.site import Fields
 
 SESSIONS_MAX: Final = 50  # sessions on the page without a search
 _CLIENTS_MAX: Final = 200
-_AWAY_NS: Final = 6 * 3600 * 10**9  # a puller that left is listed for so long
 _WAITS_S: Final = 2.0  # a session that waits longer deserves attention
 _TEXT_MAX: Final = 300
 _NUMBER_MAX: Final = 1 << 63
@@ -225,15 +224,12 @@ def _clients(
 
 
 def _away(sample: NodeSample, node: str, here: Collection[str]) -> list[Fields]:
-    """Return the pullers that have left this node within hours and pull from none, newest first."""
-    since_ns = sample.at_ns - _AWAY_NS
-    left = {each.peer: each for each in sample.clients
-            if each.kind == PULLS and (each.ended_ns or 0) > since_ns
-            and each.peer not in here and each.peer not in sample.members}  # fmt: skip
+    """Return the pullers that have left this node and pull from none, newest first."""
     return [
         _client(each, node, sample.view.end)
         | {"is_away": True, "since_ns": each.ended_ns, "waiting_s": 0.0}
-        for each in sorted(left.values(), key=lambda each: -(each.ended_ns or 0))
+        for each in sample.left()
+        if each.peer not in here
     ]
 
 
