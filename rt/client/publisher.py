@@ -29,6 +29,7 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
+_WORD_S: Final = 1.0  # what takes longer is said
 _HEADERS_S: Final = 5.0  # nodes that have just started agree within this time
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 # between two checks of a cursor: first, and at most
@@ -290,11 +291,17 @@ class ClientPublisher:
         timeout_s = checked_seconds(timeout_s, "timeout_s")
         if not self._closing.acquire(blocking=False):
             return self._drained
-        deadline = time.monotonic() + timeout_s
-        self._receipts.wait_idle(timeout_s)
+        word_s = time.monotonic() + _WORD_S
+        deadline = word_s - _WORD_S + timeout_s
+        self._receipts.wait_idle(min(_WORD_S, timeout_s))
+        if has_said := deadline > time.monotonic() >= word_s:
+            self._say_what_is_waited_for(deadline)
+        self._receipts.wait_idle(max(0.0, deadline - time.monotonic()))
         self._receipts.close()
         try:
             end = self._close_session()
+            if not has_said and not self._await_replicated(end, min(word_s, deadline)):
+                self._say_what_is_waited_for(deadline)
             drained = self._drained = self._await_replicated(end, deadline)
             reason = self._publisher.shipping_note
         finally:
@@ -356,6 +363,15 @@ class ClientPublisher:
             return self._publisher.flush(Level.WRITTEN).position
         finally:
             self._publisher.close()
+
+    def _say_what_is_waited_for(self, deadline: float) -> None:
+        """Log it, so that a program that is to end, as by ctrl-C, does not hang without a word."""
+        if (left_s := deadline - time.monotonic()) > 0:
+            reason = self._publisher.shipping_note
+            _log.warning(
+                "session %s: waiting up to %.0f s for a majority of the nodes to have everything%s",
+                self.name, left_s, f" ({reason})" if reason else "",
+            )  # fmt: skip
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
         """Wait until a majority has everything, even if it is `rt push` that ships it."""

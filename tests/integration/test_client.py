@@ -331,6 +331,20 @@ def test_nothing_is_confirmed_by_nodes_that_are_not_there(cluster, tmp_path):
         assert payloads_of(again, "alone", 2) == [b"AA1", b"AA2"], "the next client ships it"
 
 
+def test_a_close_that_takes_long_says_what_it_waits_for(cluster, tmp_path, caplog):
+    """A program that was ended by ctrl-C hung for ten seconds without a word."""
+    config = os.path.join(cluster.root, "clients.toml")
+    client = rt.connect(config, root=tmp_path, nodes=["localhost:1"])
+    publisher = client.publisher("hung")
+    publisher.publish_future(b"AA1", confirm="merged")
+    assert not publisher.close(timeout_s=1.2)
+    client.close()
+    said = [each for each in caplog.messages if each.startswith("session hung: ")]
+    assert said[0].startswith("session hung: waiting up to 0 s for a majority of the nodes")
+    assert "does not have everything yet" in said[1]
+    assert len(said) == 2
+
+
 def test_a_reader_that_does_not_follow_waits_for_the_copy_or_says_why_not(cluster, tmp_path):
     """An old copy's end is not the stream's."""
     with (

@@ -9,6 +9,7 @@ from rt.cli.common.console import table
 from rt.cli.look.node_versions import different_versions, strangers
 from rt.cli.look.status_report import ClientReport, ClusterReport, Health, MergeReport, NodeReport
 from rt.cli.look.status_report import SessionReport as Session
+from rt.node.observe.problems import role_text
 from rt.text import size_text
 
 TOP_SHOWN: Final = 20  # sessions or clients shown with --top, or on a terminal
@@ -180,7 +181,7 @@ def _more(count: int, noun: str, top: Top | None) -> str:
 def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
     if node.error:
         return [node.name or "?", node.address, "down", *[""] * 5, node.error]
-    role = node.role if node.merge.forked_at is None else "FORKED"
+    role = role_text(node.role) if node.merge.forked_at is None else "FORKED"
     return [
         node.name, node.address, role, str(node.term), str(node.merge.end),
         f"{node.merge.messages:,}", _behind(node.merge, lead or node.merge),

@@ -70,6 +70,11 @@ def takes_part(answer: dict[str, Any]) -> bool:
     return is_member and not away and answer.get("takes_data") is not False
 
 
+def role_text(role: str) -> str:
+    """Return a role as people read it: whether a candidate asks first is Raft's affair."""
+    return "candidate" if role == "pre_candidate" else role
+
+
 def disk_state(answer: dict[str, Any]) -> str:
     """Return `full` if the node refuses new data for want of room, `low` if it soon may, or "".
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
-from rt.node.observe.problems import disk_state, problems_of
+from rt.node.observe.problems import disk_state, problems_of, role_text
 from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
 from rt.node.observe.sampler import MERGE
 from rt.node.observe.stall_reasons import stalls_of
@@ -123,7 +123,7 @@ def _own(
     sample: NodeSample, settings: NodeSettings, warning: str, answers: Mapping[str, Any]
 ) -> Fields:
     view = sample.view
-    role = FORKED if view.waiting.fork is not None else _shown(view.engine.role.name.lower())
+    role = FORKED if view.waiting.fork is not None else role_text(view.engine.role.name.lower())
     known = {
         **waiting_fields(view.waiting), "role": role, "certificate": warning,
         "takes_data": sample.disk.takes_data, "disk_free": sample.disk.available,
@@ -170,12 +170,7 @@ def _behind(answer: Mapping[str, Any], when: str) -> int:
 
 
 def _role(known: Mapping[str, Any]) -> str:
-    return FORKED if isinstance(known.get("forked"), dict) else _shown(_text(known, "role"))
-
-
-def _shown(role: str) -> str:
-    """Return a role as the page calls it: whether a candidate asks first is Raft's affair."""
-    return "candidate" if role == "pre_candidate" else role
+    return FORKED if isinstance(known.get("forked"), dict) else role_text(_text(known, "role"))
 
 
 def _disk_state(known: Mapping[str, Any]) -> str:
