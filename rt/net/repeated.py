@@ -80,7 +80,7 @@ class RepeatedLines:
             if not window.count:
                 del self._windows[kind]
                 continue
-            words = "%s (the last of %d such lines within %.0f s)"
+            words = "%s (%d more like it within %.0f s)"
             self._log.log(window.level, words, window.last, window.count, now_s - window.began_s)
             self._windows[kind] = _Window(window.level, now_s)
         starts = (window.began_s for window in self._windows.values())

@@ -34,3 +34,19 @@ def test_nodes_that_would_roll_at_other_sizes_do_not_take_each_other_for_members
     vote = RequestVote(term=1, last_index=0, last_term=0, pre_vote=False, transfer=False)
     with pytest.raises(PeerError, match="flights \\(file_bytes 1048576\\)' of n1, n2, n3, ours is"):
         ours.decode(theirs.encode(vote))
+
+
+def test_a_node_that_is_added_does_not_say_that_it_lost_something(tmp_path, caplog):
+    """The first start of every added node logged an error."""
+    members = tuple(f"n{each}=localhost:{each}" for each in (1, 2, 3))
+    added = replace(ALONE, name="n3", members=members, cluster_id="c" * 32)
+    open_state(OsDisk(), added, str(tmp_path), founding=False).journal.close()
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert "nothing is here yet" in caplog.text
+    caplog.clear()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "log.0.0").write_bytes(b"x")
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    open_state(OsDisk(), added, str(tmp_path), founding=False).journal.close()
+    assert [each.levelname for each in caplog.records] == ["ERROR"]

@@ -46,10 +46,15 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
             f"{top}: the founding of this node was interrupted, and it has said nothing to others "
             "yet; run rt node found once more"
         )
+    is_empty = not (disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)))
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
     )
-    if opened.damage:
+    if opened.damage and is_empty:  # it is being added, or was emptied
+        _log.warning(
+            "%s: nothing is here yet; this node learns from the others before it votes", top
+        )
+    elif opened.damage:
         _log.error("%s: %s; this node learns from the others before it votes", path, opened.damage)
     return opened
 
