@@ -104,7 +104,7 @@ def test_a_query_reads_copies(log, tmp_path):
     """`rt query --copies`."""
     pytest.importorskip("duckdb")
     log.archive(*FILES[:2])
-    line = ["query", "select count(*) n from log", log.directory, "--output", "json"]
+    line = ["query", "select count(*) n from log", log.directory, "--json"]
     line += ["--from", "0.0.0"]
     assert run(*line).exit_code == 1
     done = run(*line, "--copies", tmp_path / "backup")

@@ -20,7 +20,7 @@ def query(*arguments):
 
 def rows(*arguments):
     """Return the rows that it prints, which is all that it prints."""
-    done = query(*arguments, "--output", "json")
+    done = query(*arguments, "--json")
     assert done.exit_code == 0, done.output
     return [json.loads(each) for each in done.stdout.splitlines()]
 
@@ -109,7 +109,7 @@ def test_a_result_is_written_in_other_forms(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     with random_log(str(tmp_path / "log"), 1) as merging:
         place, plain = merging.directory, plain_rows(merging.directory)
-        done = query("select seq, session from log limit 2", place, "--output", "csv")
+        done = query("select seq, session from log limit 2", place, "--csv")
         assert done.stdout.splitlines()[0] == "seq,session"
         assert len(done.stdout.splitlines()) == 3
         path = str(tmp_path / "out.parquet")

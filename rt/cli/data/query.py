@@ -29,17 +29,14 @@ _COLUMNS: Final = (
     "payload_size", "headers",
 )  # fmt: skip
 _SHOWN_MAX: Final = 1000  # rows of a table
-_FORMATS: Final = ("table", "json", "csv")
 
 
 @click.command()
 @click_options(ReadSettings, "subscribe")
 @click.argument("sql")
 @click.argument("directory", metavar="[DIR]", required=False)
-@click.option(
-    "--output", type=click.Choice(_FORMATS), default="table", show_default=True,
-    help="Print a table, one JSON object a row, or CSV.",
-)  # fmt: skip
+@click.option("--json", "output", flag_value="json", help="Print a JSON object for each row.")
+@click.option("--csv", "output", flag_value="csv", help="Print CSV, with the columns' names first.")
 @click.option(
     "--parquet", metavar="FILE", type=click.Path(dir_okay=False),
     help="Write the result to this file instead; it must not exist.",
@@ -68,9 +65,9 @@ _FORMATS: Final = ("table", "json", "csv")
 )  # fmt: skip
 @click.option("--allow-gaps", is_flag=True, help="Leave out what is archived in this range.")
 def query(
-    settings: ReadSettings, *, sql: str, directory: str | None, output: str, parquet: str | None,
-    start: str, end: str, sessions: tuple[str, ...], keys: tuple[str, ...], copies: str | None,
-    allow_gaps: bool,
+    settings: ReadSettings, *, sql: str, directory: str | None, output: str | None,
+    parquet: str | None, start: str, end: str, sessions: tuple[str, ...], keys: tuple[str, ...],
+    copies: str | None, allow_gaps: bool,
 ) -> None:  # fmt: skip
     """Query the table `log` by SQL: the log in DIR, or the copy of a stream.
 
@@ -143,10 +140,10 @@ def _first(words: str) -> str:
     return " ".join(words.partition("\n\n")[0].split())
 
 
-def _write(reader: Any, output: str, parquet: str | None) -> None:
+def _write(reader: Any, output: str | None, parquet: str | None) -> None:
     if parquet is not None:
         note(f"{parquet}: {_to_parquet(reader, parquet):,} rows")
-    elif output == "table":
+    elif output is None:
         _show(reader)
     else:
         import csv  # noqa: PLC0415 - only here
@@ -175,7 +172,7 @@ def _show(reader: Any) -> None:
             rest += 1
     Console(markup=False, highlight=False).print(table)
     if rest:
-        note(f"{rest:,} more rows are not shown; --output csv, json or --parquet has them all")
+        note(f"{rest:,} more rows are not shown; --csv, --json or --parquet has them all")
 
 
 def _to_parquet(reader: Any, path: str) -> int:
