@@ -88,7 +88,7 @@ def _change(chance: Random, fields: dict[str, Any]) -> None:
         fields[key] = deepcopy(chance.choice(VALUES))
 
 
-def fuzz_notes(chance: Random) -> None:
+def fuzz_notes(chance: Random) -> bool:
     """Parse any notes of a ledger: they are read, and alike on every node."""
     notes = {name: hostile(chance, text) for name, text in TEXTS.items() if chance.random() < 0.5}
     policy_of_notes(notes).text()
@@ -103,42 +103,46 @@ def fuzz_notes(chance: Random) -> None:
         group.text()
         _ = group.position, group.has_room
     _ = pins_of(notes, frozenset())
+    return True
 
 
-def fuzz_proposed_note(chance: Random) -> None:
+def fuzz_proposed_note(chance: Random) -> bool:
     """Propose any note: it is refused, or every reader can read it."""
     name, text = chance.choice([*TEXTS.items()])
     text = hostile(chance, text)
     try:
         demand_note(Note(1, name, text))
     except Misuse:
-        return
+        return False
     if text:
         notes = {name: text}
         unreadable = [each for each in leases_of_notes(notes) if each.holder == "unreadable"]
         assert not unreadable, text
         policy = policy_of_notes(notes)
         assert name == POLICY_NOTE or policy == Policy()
+    return True
 
 
-def fuzz_requested_lease(chance: Random) -> None:
+def fuzz_requested_lease(chance: Random) -> bool:
     """Parse any lease request: it is a lease, or misuse."""
     fields = {"holder": "spark", "start": "0.0.64", "seconds": 60, "bytes": 1000}
     _change(chance, fields)
     try:
         new_lease(fields, 10**18).text()
     except Misuse:
-        return
+        return False
+    return True
 
 
-def fuzz_founded(chance: Random) -> None:
+def fuzz_founded(chance: Random) -> bool:
     """Parse any note about the log that a cluster was founded from."""
     text = '{"log": "a", "time_ns": 5, "groups": ["red"], "dropped": ["jfk"], "partial": true}'
     ledger = Ledger(notes={FOUNDED_NOTE: hostile(chance, text)})
     obstacle(ledger, "jfk", "red", 3)
+    return True
 
 
-NOTES: dict[str, Callable[[Random], None]] = {
+NOTES: dict[str, Callable[[Random], bool]] = {
     "notes": fuzz_notes,
     "proposed": fuzz_proposed_note,
     "requested lease": fuzz_requested_lease,

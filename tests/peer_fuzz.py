@@ -58,17 +58,18 @@ NUMBERS = [0, 1, 7, 64, 88, (1 << 30) - 8, 1 << 31, (1 << 32) - 1, 1 << 53, 1 <<
 PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, (1 << 63) - 1]
 
 
-def fuzz_greeting(chance: Random) -> None:
+def fuzz_greeting(chance: Random) -> bool:
     """A greeting is accepted or a `PeerError`, and never prevents an answer to it."""
     greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
         greeting.take("n2", bytes(mutated(chance, GREETING)))
     except PeerError:
-        return
+        return False
     greeting.hello("n2")
+    return True
 
 
-def fuzz_announcement(chance: Random) -> None:
+def fuzz_announcement(chance: Random) -> bool:
     """An announced configuration is followed, whatever its addresses, or is a `PeerError`."""
     settings: Any = SimpleNamespace(name="n1", addresses={"n2": ("b", 2)})
     now = {name: Seat(0) for name in ("n1", "n2", "n3")}
@@ -89,45 +90,50 @@ def fuzz_announcement(chance: Random) -> None:
         data = PLACE + pack_configuration(SEATS)
         membership.take(chance.choice(["n2", "n4"]), bytes(mutated(chance, data)))
     except PeerError:
-        return
+        return False
     membership.announcement()
+    return True
 
 
-def fuzz_retention_report(chance: Random) -> None:
+def fuzz_retention_report(chance: Random) -> bool:
     """A report of a node's disk is accepted or is a `PeerError`."""
     try:
         decode_retention_report(bytes(mutated(chance, REPORT)), sender="n2", heard_s=1.0)
     except PeerError:
-        return
+        return False
+    return True
 
 
-def fuzz_presence(chance: Random) -> None:
+def fuzz_presence(chance: Random) -> bool:
     """A report of a node's publishers is accepted or is a `PeerError`."""
     try:
         decode_part(bytes(mutated(chance, PART)))
     except PeerError:
-        return
+        return False
+    return True
 
 
-def fuzz_digest(chance: Random) -> None:
+def fuzz_digest(chance: Random) -> bool:
     """A digest is compared, or a `PeerError`."""
     digests, ledger = Digests(), Ledger(index=4)
     digests.remember(ledger)
     try:
         digests.conflict(bytes(mutated(chance, encode_digest(ledger))))
     except PeerError:
-        return
+        return False
+    return True
 
 
-def fuzz_beat(chance: Random) -> None:
+def fuzz_beat(chance: Random) -> bool:
     """A heartbeat says where streams are idle, or is a `PeerError`."""
     try:
         decode_heartbeat(bytes(mutated(chance, BEAT)))
     except PeerError:
-        return
+        return False
+    return True
 
 
-def fuzz_state(chance: Random) -> None:
+def fuzz_state(chance: Random) -> bool:
     """The state of another node, with fields of any kind, is a ledger or a `Misuse`."""
     fields = json.loads(Ledger(sessions={"jfk": Position(64)}, notes={"a": "b"}).encode())
     for _ in range(chance.randrange(1, 3)):
@@ -140,8 +146,9 @@ def fuzz_state(chance: Random) -> None:
     try:
         ledger = decode_ledger(json.dumps(fields).encode())
     except Misuse:
-        return
+        return False
     ledger.encode()
+    return True
 
 
 def drawn_instruction(chance: Random) -> Instruction:
@@ -180,7 +187,7 @@ def drawn_instruction(chance: Random) -> Instruction:
     return chance.choice(makers)()
 
 
-def fuzz_execution(chance: Random) -> None:
+def fuzz_execution(chance: Random) -> bool:
     """A decoded instruction can be executed, or waits for bytes; and the state can be saved."""
     disk = SimDisk(Random(1))
     identity = LogIdentity(MERGED, "flights", "merged", "a" * 32, 0)
@@ -197,9 +204,10 @@ def fuzz_execution(chance: Random) -> None:
     restored = decode_ledger(ledger.encode())
     assert restored.encode() == ledger.encode()
     assert executor.ledger.end >= START
+    return ledger.index > 0
 
 
-PEERS: dict[str, Callable[[Random], None]] = {
+PEERS: dict[str, Callable[[Random], bool]] = {
     "greeting": fuzz_greeting,
     "announcement": fuzz_announcement,
     "retention report": fuzz_retention_report,

@@ -6,7 +6,7 @@ import pytest
 
 from rt.node.readers import cursors
 from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
-from tests.data_fuzz import DECODERS
+from tests.data_fuzz import DECODERS, demand_tried
 from tests.note_fuzz import NOTES
 from tests.peer_fuzz import PEERS
 
@@ -45,6 +45,4 @@ def test_no_answer_raises_an_unnamed_error():
 @pytest.mark.parametrize("name", FUZZERS)
 def test_no_sealed_bytes_raise_an_unnamed_error(name):
     """An error that is not expected ends the thread that serves a peer, or the node."""
-    chance = Random(14)
-    for _ in range(RUNS):
-        FUZZERS[name](chance)
+    demand_tried(FUZZERS[name], Random(14), RUNS)

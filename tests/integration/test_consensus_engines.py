@@ -310,7 +310,7 @@ def live_through(seeds, make):
         engine = staticmethod(make)
 
     for seed in seeds:
-        Engines(seed).run()
+        assert Engines(seed).run()
 
 
 @pytest.mark.parametrize("quarter", range(4))

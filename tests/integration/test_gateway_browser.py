@@ -81,3 +81,4 @@ def test_messages_are_found_by_place_key_and_condition_and_shown_as_text_json_an
 def test_a_wrong_question_is_answered_in_a_sentence(page):
     """What the gateway refuses is shown as it says it."""
     ask(page, token="a", **{"from": "yesterday"}, words="not a start: 'yesterday'")
+    assert page.locator("#messages tr").count() == 0

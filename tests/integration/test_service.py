@@ -128,8 +128,10 @@ def test_a_program_whose_loop_is_stuck_does_not_feed_the_watchdog(manager):
 def test_without_a_manager_that_listens_nothing_is_sent_and_nothing_fails(environment):
     """Most programs run under none."""
     manager = ServiceManager(environment)
-    manager.attend(Quiet(), lambda: None, lambda: "")()
+    asked = []
+    manager.attend(Quiet(), lambda: None, lambda: asked.append("whether it is stuck"))()
     manager.stopping()
+    assert not asked
 
 
 def unit_of(tmp_path, kind, config, *arguments):

@@ -131,6 +131,10 @@ def test_a_node_passes_on_any_number_of_sessions(admission):
     """They were granted to publishers, and are needed here."""
     for number in range(100):
         admission.claim_session(node("n1"), f"s{number}")
+    for number in range(3):
+        admission.claim_session(publisher("jfk"), f"s{number}")
+    with pytest.raises(Refused, match="sessions a day"):
+        admission.claim_session(publisher("jfk"), "s3")
 
 
 def test_leaving_twice_gives_back_one_place(admission):

@@ -16,6 +16,16 @@ def copies(*damaged_at):
     return state
 
 
+def demand_accepted(state, times):
+    """Check that so many more copies may be damaged at one place, and that the next is refused."""
+    for _ in range(times):
+        state.set_aside(diverged=False, damaged_at=Position(320))
+        state.demand_owner("p")
+    state.set_aside(diverged=False, damaged_at=Position(320))
+    with pytest.raises(Refused, match="have merged other bytes"):
+        state.demand_owner("p")
+
+
 def test_a_publisher_whose_copies_are_damaged_at_one_place_is_refused_in_the_end():
     """The same copy was fetched, set aside and fetched for as long as the session waited."""
     copies(320, 320).demand_owner("p")
@@ -33,18 +43,16 @@ def test_damage_before_a_place_up_to_which_a_copy_was_right_is_forgotten():
     """Two flipped bits in one slice, weeks apart, are the disk's."""
     state = copies(320, 320)
     state.proved(Position(640))
-    state.set_aside(diverged=False, damaged_at=Position(320))
-    state.demand_owner("p")
+    demand_accepted(state, 1)
 
 
 def test_damage_at_different_places_is_the_disks():
     """It says nothing against the publisher."""
-    copies(320, 640, 320, 640).demand_owner("p")
+    demand_accepted(copies(320, 640, 320, 640), 2)
 
 
 def test_a_session_that_begins_again_is_judged_anew():
     """Its next log has nothing to do with the last one."""
     state = copies(320, 320, 320)
     state.drop(SessionEpoch())
-    state.set_aside(diverged=False, damaged_at=Position(320))
-    state.demand_owner("p")
+    demand_accepted(state, 2)

@@ -15,7 +15,7 @@ from rt.offload.offload import copy_of
 from rt.offload.store import open_store
 from rt.position import Position
 from rt.publisher import Publisher
-from tests.data_fuzz import DECODERS
+from tests.data_fuzz import DECODERS, demand_tried
 from tests.note_fuzz import NOTES
 from tests.peer_fuzz import PEERS
 
@@ -34,9 +34,7 @@ def nested_in(directory, name):
 @pytest.mark.parametrize("name", FUZZERS)
 def test_no_sealed_bytes_raise_an_unnamed_error(name):
     """An error that is not expected ends the thread that serves a peer, or the node."""
-    chance = Random(15)
-    for _ in range(RUNS):
-        FUZZERS[name](chance)
+    demand_tried(FUZZERS[name], Random(15), RUNS)
 
 
 def test_a_deeply_nested_record_of_scrubbing_is_one_that_is_not_there(tmp_path):

@@ -179,7 +179,9 @@ def test_who_waits_hears_of_a_change_after_what_was_executed_before_the_first_re
     async def check():
         gateway.follower.serve()
         with gateway.follower.waiting("gates") as news:
-            await change(gateway, append())
+            verdict = (await change(gateway, append())).result()
             await asyncio.wait_for(news, 30)
+            return verdict, news.done()
 
-    asyncio.run(check())
+    verdict, is_heard = asyncio.run(check())
+    assert (verdict.status, is_heard) == (200, True)

@@ -130,9 +130,14 @@ def test_the_address_of_copies_may_have_no_credentials(address):
         "file:///a",
     ],
 )
-def test_an_address_without_credentials_may_be_any(address):
+def test_an_address_without_credentials_may_be_any(address, tmp_path):
     """Paths have strange characters."""
     demand_no_secret(address)
+    admin = node_admin(AuditLog(str(tmp_path / "audit.jsonl")))
+    note = json.dumps({"url": address, "to": "0.0.0"})
+    line = json.dumps({"do": "offloaded", "text": note}).encode()
+    answer = admin.answer(line, OPERATOR, "here")
+    assert "error" not in json.loads(answer)
 
 
 def test_a_node_refuses_to_record_a_password_and_does_not_log_it(tmp_path):

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from tests.asserting import unasserting_tests
 from tests.doors import count, recorded
 from tests.layout import (
     PACKAGES,
@@ -340,3 +341,8 @@ def test_unit_tests_do_not_sleep():
         for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep"}
     ]
+
+
+def test_every_test_asserts_something():
+    """A test that cannot fail is read, run and trusted, and holds nothing."""
+    assert not [*unasserting_tests()]
