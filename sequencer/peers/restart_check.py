@@ -101,7 +101,7 @@ class RestartCheck:
         self.finding = ""  # why this state is an older copy, once known
         self._lists: tuple[frozenset[str], ...] = (frozenset(others),)
         self._is_over = False
-        self._memories = {name: list(memories.get(name, ())) for name in {*memories, *others}}
+        self.memories = {name: list(memories.get(name, ())) for name in {*memories, *others}}
         self._save = save
         self._is_saved = True
         self._heard: dict[str, Claim] = {}  # each node's latest claim
@@ -149,7 +149,7 @@ class RestartCheck:
     def save(self) -> None:
         """Make what was learned since the last save durable."""
         if not self._is_saved:
-            self._save(self._memories)
+            self._save(self.memories)
             self._is_saved = True
 
     def hello(self, to: str) -> bytes:
@@ -157,7 +157,7 @@ class RestartCheck:
         heard = self._heard.get(to)
         if heard is None:
             return encode_restart(RestartMessage(self.claim, 0, None))
-        memory = _of(self._memories.get(to, ()), heard.incarnation)
+        memory = _of(self.memories.get(to, ()), heard.incarnation)
         return encode_restart(RestartMessage(self.claim, heard.chain.nonce, memory))
 
     def take(self, sender: str, data: bytes) -> bool:
@@ -184,7 +184,7 @@ class RestartCheck:
 
     def _remember(self, name: str, claim: Claim) -> None:
         """Remember a node's claim, unless a newer one is known; a new start is synced."""
-        memories = self._memories.get(name, [])
+        memories = self.memories.get(name, [])
         known = _of(memories, claim.incarnation)
         if known is not None and contradiction(known, claim):
             return
@@ -192,7 +192,7 @@ class RestartCheck:
         if memory == known:
             return
         kept = [each for each in memories if each.incarnation != claim.incarnation]
-        self._memories[name] = [*kept, memory][-_INCARNATIONS_MAX:]
+        self.memories[name] = [*kept, memory][-_INCARNATIONS_MAX:]
         self._is_saved = False
         if known is None or known.nonce != memory.nonce:
             self.save()

@@ -58,13 +58,13 @@ class Checker:
 
     def reigns(self, name: str, raft: Raft) -> None:
         """Check that a leader commits by its own entries and overstates no follower."""
-        core, leader = raft.core, raft._leader
-        if leader is None:
+        core = raft.core
+        if not raft.leads:
             return
         own = core.log.term_at(core.commit) == core.term
         if core.commit > self._floors.get((name, core.term), core.commit) and not own:
             raise Violation(f"{name} decides up to {core.commit}, an entry of an older term")
-        for peer in leader._peers.values():
+        for peer in raft.status().peers:
             place = (name, core.term, peer.name)
             if peer.match > self._matches.get(place, 0):
                 self._matches[place] = peer.match

@@ -89,6 +89,11 @@ class TimedClaims:
         return self._state.is_done
 
     @property
+    def has_something(self) -> bool:
+        """Whether anything is held, or still to be reported."""
+        return self._state.has_something
+
+    @property
     def position(self) -> Position:
         """As in the state."""
         return self._state.position
@@ -197,7 +202,7 @@ class SimMember(SimReader):
         def take(answer: Fields | None, error: Exception | None) -> None:
             if answer is not None:
                 self.world.demand_new(self.name, answer["claims"])
-                held = [each for each in claims._held.values() if not each.is_lost]
+                held = [each for each in claims.held.values() if not each.is_lost]
                 claims.take(request, answer, self.now_s)
                 self.world.demand_lost(self.name, [each.number for each in held if each.is_lost])
                 self._count_buried()

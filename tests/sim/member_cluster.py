@@ -111,12 +111,12 @@ class MemberNode(SimNode):
     It follows announcements, as nodes do; its greetings are not simulated here.
     """
 
-    _cluster: "MemberCluster"
+    cluster: "MemberCluster"
     departed: Sequence[str] = ()  # names of removed nodes, as saved
 
     def _found(self, directory: int) -> None:
-        if self.name in self._cluster.founders and self.name not in self._cluster.retired:
-            members = dict.fromkeys(self._cluster.founders, "")
+        if self.name in self.cluster.founders and self.name not in self.cluster.retired:
+            members = dict.fromkeys(self.cluster.founders, "")
             found(self.disk, PATH, cluster="sim", node=self.name, directory=directory,
                   members=members)  # fmt: skip
         else:
@@ -129,14 +129,14 @@ class MemberNode(SimNode):
         except Refused as error:
             if error.code != "removed":
                 raise
-            self._cluster.retire(self)
+            self.cluster.retire(self)
 
     def make_engine(self, opened: Opened) -> None:
         super().make_engine(opened)
         self.lost = False  # an empty disk is no loss in a node that never had a state
         claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
         self.membership = Membership(
-            self.name, self.raft, Holdings(self.name, self._cluster.names),
+            self.name, self.raft, Holdings(self.name, self.cluster.names),
             RestartCheck((), claim, {}, lambda _memories: None), lambda _addresses: None,
             departed=Departed(
                 self.departed, self._keep_departed, founders=opened.state.founders
@@ -144,7 +144,7 @@ class MemberNode(SimNode):
         )  # fmt: skip
 
     def _keep_departed(self, names: Sequence[str]) -> None:
-        self._cluster.checker.departs(self.name, names, self.raft.status().commit)
+        self.cluster.checker.departs(self.name, names, self.raft.status().commit)
         self.departed = names
 
     def advance(self) -> None:
@@ -157,7 +157,7 @@ class MemberNode(SimNode):
         if membership.greeting.ticks % ANNOUNCE_TICKS == 0:
             announcement = ANNOUNCEMENT + membership.announcement()
             for other in sorted(membership.doors.peers):
-                self._cluster.wire.send(self.name, other, announcement)
+                self.cluster.wire.send(self.name, other, announcement)
 
     def receive(self, source: str, data: bytes) -> None:
         """Handle a message, or an announcement."""
@@ -169,13 +169,13 @@ class MemberNode(SimNode):
         try:
             self.membership.take(source, data[1:])
         except UnheardError as error:
-            self._cluster.unheard(self, source, str(error))
+            self.cluster.unheard(self, source, str(error))
 
 
 class MemberNemesis(Nemesis):
     """Also an operator who adds, promotes, moves and removes members, whatever else happens."""
 
-    _cluster: "MemberCluster"
+    cluster: "MemberCluster"
 
     def __init__(self, cluster: "MemberCluster", chance: Random) -> None:
         super().__init__(cluster, chance)
@@ -188,7 +188,7 @@ class MemberNemesis(Nemesis):
     def _change_members(self) -> None:
         if not self.active:
             return
-        self._cluster.clock.after(
+        self.cluster.clock.after(
             self._chance.randint(1, 2 * self._changing_us), self._change_members
         )
         leader = self.find_leader()
@@ -196,7 +196,7 @@ class MemberNemesis(Nemesis):
             leader.guarded(self._change, leader)
 
     def _change(self, leader: SimNode) -> None:
-        raft, cluster, chance = leader.raft, self._cluster, self._chance
+        raft, cluster, chance = leader.raft, self.cluster, self._chance
         name = chance.choice(cluster.everyone)
         seat = raft.members.get(name)
         try:

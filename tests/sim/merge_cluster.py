@@ -54,8 +54,8 @@ class MergeNemesis(Nemesis):
     @property
     def world(self) -> "MergeCluster":
         """The cluster."""
-        assert isinstance(self._cluster, MergeCluster)
-        return self._cluster
+        assert isinstance(self.cluster, MergeCluster)
+        return self.cluster
 
     def more_deeds(self) -> list[Callable[[], None]]:
         return [

@@ -131,16 +131,18 @@ class SimInboxes(Inboxes):
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to sync."""
-        return bool(self.syncer._dirty)
+        return bool(self.syncer.scheduled)
 
     def take_dirty(self) -> list[NodeInbox]:
         """Return the copies to sync."""
-        dirty, self.syncer._dirty = list(self.syncer._dirty.values()), {}
+        dirty = self.syncer.scheduled
+        for inbox in dirty:
+            self.syncer.forget(inbox.session)
         return dirty
 
     def sync(self, inbox: NodeInbox) -> None:
         """Make one copy durable."""
-        self.syncer._sync([inbox])
+        self.syncer.sync([inbox])
 
 
 def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:

@@ -1,7 +1,6 @@
 """Mistakes in changing the members of a cluster; most of them were made by others first."""
 
 from collections.abc import Callable
-from typing import Any
 
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import Configuration, Entry, EntryKind
@@ -9,9 +8,8 @@ from sequencer.raft.core import Core
 from sequencer.raft.engine import Raft
 from sequencer.raft.entries import unpack_configuration
 from sequencer.raft.leader import Leader
-from sequencer.raft.messages import RequestVote
 from sequencer.raft.progress import Progress
-from sequencer.raft.quorum import Roster, majority_of
+from sequencer.raft.quorum import Roster
 
 from .mutation import MUTANTS, Patch, mutant, rewritten
 
@@ -62,13 +60,9 @@ def learner_counts() -> list[Patch]:
 @changing
 def quorum_of_the_old_list() -> list[Patch]:
     """The size of a majority is that of the members at the start."""
-    right = Roster._changed
-
-    def changed(self: Roster) -> None:
-        right(self)
-        self.majority = majority_of(sum(seat.votes for seat in self._history[0][1].values()))
-
-    return [(Roster, "_changed", changed)]
+    right = "majority_of(len(self.voters))"
+    wrong = "majority_of(sum(seat.votes for seat in self._history[0][1].values()))"
+    return [rewritten(Roster, "_changed", right, wrong)]
 
 
 @changing
@@ -100,14 +94,9 @@ def configuration_outlives_its_entry() -> list[Patch]:
 @changing
 def appended_configuration_forgotten_on_restart() -> list[Patch]:
     """A restart takes its members from the snapshot and not from the log (camunda 57389)."""
-    right = Core._restore
-
-    def restore(self: Core, state: Any) -> None:
-        right(self, state)
-        first, seats = self.roster._history[0]
-        self.roster = Roster(first, seats)
-
-    return [(Core, "_restore", restore)]
+    right = "self.log.durable = self.log.last"
+    wrong = f"{right}; self.roster = Roster(*self.roster._history[0])"
+    return [rewritten(Core, "_restore", right, wrong)]
 
 
 @changing
@@ -139,18 +128,14 @@ def removed_node_disrupts() -> list[Patch]:
     """A node that does not know of its removal stands for election, and voters that hear a leader
     take up its term (logcabin 56).
     """
-
-    def campaign(self: Raft, *, pre_vote: bool, transfer: bool = False) -> None:
-        right(self, pre_vote=False, transfer=transfer)
-
-    def admit(self: Raft, sender: str, message: Any) -> bool:
-        if isinstance(message, RequestVote) and message.term > self.core.term:
-            self._become_follower(message.term, "")
-            return True
-        return admits(self, sender, message)
-
-    right, admits = Raft._campaign, Raft._admit_term
-    return [(Raft, "_campaign", campaign), (Raft, "_admit_term", admit)]
+    right = "if hears_leader and not message.transfer:"
+    says = "if core.elects(sender)"
+    wrong = f"if message.term <= self.core.term and {right.removeprefix('if ')}"
+    return [
+        rewritten(Raft, "_campaign", "pre_vote=pre_vote", "pre_vote=False"),
+        rewritten(Raft, "_admit_term", right, wrong),
+        rewritten(Raft, "_demand_say", says, f"{says} or isinstance(message, RequestVote)"),
+    ]
 
 
 @changing

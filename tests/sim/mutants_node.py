@@ -1,7 +1,5 @@
 """Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
 
-from weakref import WeakKeyDictionary
-
 from replicator.push import progress
 from replicator.wire.messages import Ack
 from rt.log.notify.confirmations import Confirmations
@@ -91,18 +89,14 @@ def hold_survives_its_copy() -> list[Patch]:
 @merging
 def copied_and_not_served() -> list[Patch]:
     """A node that copied the merged log serves it only from the next instruction on."""
-    right = Duties._serve
-    last_lacked = WeakKeyDictionary[Duties, int]()
-
-    def serve(self: Duties) -> None:
-        executor = self._member.executor
-        index = executor.ledger.index
-        if executor.lacks_log:
-            last_lacked[self] = index
-        if executor.lacks_log or last_lacked.get(self) != index:
-            right(self)
-
-    return [(Duties, "_serve", serve)]
+    right = "    executor = self._executor\n"
+    wrong = f"""{right}
+    if executor.lacks_log:
+        self.__dict__["lacked"] = executor.ledger.index
+    if self.__dict__.get("lacked") == executor.ledger.index:
+        return
+"""
+    return [rewritten(Duties, "_serve", right, wrong)]
 
 
 @merging
@@ -132,16 +126,13 @@ def start_needs_no_confirmation() -> list[Patch]:
 @merging
 def state_taken_over_drops_all_that_waits() -> list[Patch]:
     """A node that copies drops instructions that the state it took over does not contain."""
-    right = Execution._pass_adopted
-
-    def pass_adopted(self: Execution) -> None:
-        right(self)
-        if self.queue:
-            self.done_index = self.queue[-1].entry.index
-            self.executor.ledger.index = self._adopted_index = self.done_index
-            self.queue.clear()
-
-    return [(Execution, "_pass_adopted", pass_adopted)]
+    right = "    self._sessions += "
+    wrong = f"""    if self.queue:
+        self.done_index = self.queue[-1].entry.index
+        self.executor.ledger.index = self._adopted_index = self.done_index
+        self.queue.clear()
+{right}"""
+    return [rewritten(Execution, "_pass_adopted", right, wrong)]
 
 
 @merging

@@ -1,7 +1,5 @@
 """Mistakes in telling members from outsiders, which worlds with an outsider show."""
 
-from typing import Any
-
 from sequencer.membership import Membership
 from sequencer.proposals import Proposals
 from sequencer.raft.core import Core
@@ -27,24 +25,19 @@ def engine_takes_append_from_a_learner() -> list[Patch]:
 @changing
 def removed_node_still_heard() -> list[Patch]:
     """A node that once voted is heard as long as the log remembers it."""
-
-    def elects(self: Core, name: str) -> bool:
-        return any(name in seats for _, seats in self.roster._history)
-
-    return [(Core, "elects", elects)]
+    right = "seat = self.roster.now.get(name)"
+    wrong = "seat = next((each[name] for _, each in self.roster._history if name in each), None)"
+    return [rewritten(Core, "elects", right, wrong, "seat.votes", "True")]
 
 
 @changing
 def later_term_taken_from_anyone() -> list[Patch]:
     """A message that must not be handled moves the term all the same."""
-    right = Raft._demand_say
-
-    def demand(self: Raft, sender: str, message: Any) -> None:
-        if message.term > self.core.term:
-            self._become_follower(message.term, "")
-        right(self, sender, message)
-
-    return [(Raft, "_demand_say", demand)]
+    right = "    core = self.core\n"
+    wrong = (
+        f"{right}    if message.term > core.term:\n        self._become_follower(message.term)\n"
+    )
+    return [rewritten(Raft, "_demand_say", right, wrong)]
 
 
 @merging

@@ -13,7 +13,7 @@ from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
 from sequencer.raft.leader import Leader
-from sequencer.raft.messages import AppendEntries, AppendReply, VoteReply
+from sequencer.raft.messages import AppendEntries, AppendReply
 
 from .mutation import Patch, mutant, noticed_by, rewritten
 
@@ -87,15 +87,13 @@ def votes_counted_not_voters() -> list[Patch]:
 @mutant
 def stale_votes_counted() -> list[Patch]:
     """A vote of an older term counts in this one."""
-    right = Raft._reject_stale
-
-    def answer(self: Raft, sender: str, message: Any) -> None:
-        if isinstance(message, VoteReply) and self._election is not None and message.granted:
-            self._election._votes.add(sender)
-            self._check_election()
-        right(self, sender, message)
-
-    return [(Raft, "_reject_stale", answer)]
+    right = "    core = self.core\n"
+    wrong = f"""{right}
+    if isinstance(message, VoteReply) and self._election is not None and message.granted:
+        self._election._votes.add(sender)
+        self._check_election()
+"""
+    return [rewritten(Raft, "_reject_stale", right, wrong)]
 
 
 @mutant
@@ -123,13 +121,8 @@ def voters_consult_their_own_role() -> list[Patch]:
 @mutant
 def late_rejections_suspend() -> list[Patch]:
     """A rejection below what a follower acknowledged proves a loss, however old it is."""
-    right = Leader._suspect
-
-    def suspect(self: Leader, peer: Any, message: AppendReply) -> None:
-        peer.suspicion = -1
-        right(self, peer, message)
-
-    return [(Leader, "_suspect", suspect)]
+    right = "    core = self._core\n"
+    return [rewritten(Leader, "_suspect", right, f"{right}    peer.suspicion = -1\n")]
 
 
 @mutant
@@ -152,18 +145,15 @@ def conflict_by_message_term() -> list[Patch]:
 @mutant
 def any_append_cuts_the_log() -> list[Patch]:
     """Everything after a message's entries is truncated, even by a late duplicate (pysyncobj)."""
-
-    def take(core: Core, message: AppendEntries) -> AppendReply:
-        answer = right(core, message)
-        end = message.prev_index + len(message.entries)
-        if answer.success and core.log.base < end < core.log.last:
-            core.truncate(end + 1)
-            core.commit = min(core.commit, end)
-            core._delivered = min(core._delivered, end)
-        return answer
-
-    right = receiving.take_append
-    return [(rafts, "take_append", take)]
+    right = "core.snapshots.is_followed = core.snapshots.is_followed or message.commit <= end"
+    wrong = f"""{right}
+    end = message.prev_index + len(message.entries)
+    if core.log.base < end < core.log.last:
+        core.truncate(end + 1)
+        core.commit = min(core.commit, end)
+        core._delivered = min(core._delivered, end)
+"""
+    return [rewritten(rafts, "take_append", right, wrong)]
 
 
 @mutant
@@ -204,14 +194,12 @@ def older_terms_committed_by_count() -> list[Patch]:
 @noticed_by("unit/test_raft.py::test_entries_of_a_deposed_leader_are_refused_and_not_appended")
 def stale_append_taken() -> list[Patch]:
     """Entries of a deposed leader are appended."""
-    right = Raft._reject_stale
-
-    def answer(self: Raft, sender: str, message: Any) -> None:
-        if isinstance(message, AppendEntries) and self._leader is None:
-            self.core.outgoing.reply_to_append(sender, receiving.take_append(self.core, message))
-        right(self, sender, message)
-
-    return [(Raft, "_reject_stale", answer)]
+    right = "    core = self.core\n"
+    wrong = f"""{right}
+    if isinstance(message, AppendEntries) and self._leader is None:
+        core.outgoing.reply_to_append(sender, take_append(core, message))
+"""
+    return [rewritten(Raft, "_reject_stale", right, wrong)]
 
 
 @mutant

@@ -156,7 +156,7 @@ def members_end_once_they_hold_nothing() -> list[Patch]:
     """A member that does not follow ends while others still hold ranges."""
 
     def is_over(claims: Any, until: Position | None) -> bool:
-        return until is not None and not claims._state.has_something
+        return until is not None and not claims.has_something
 
     return [(group_member, "is_over", is_over)]
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from rt.node.agree.duties import Duties, Mail
+from rt.node.agree.duties import Duties
 from rt.node.agree.idle_policy import IdlePolicy
 from sequencer.raft import quiescence as calm
-from sequencer.raft.consensus import Quiescence
 
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, rewritten
 
 RESTING: set[str] = set()
 
@@ -21,14 +20,9 @@ def resting(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 @resting
 def rests_with_a_lagging_follower() -> list[Patch]:
     """A leader becomes idle as soon as nothing happens, whatever the others have and report."""
-    right = IdlePolicy._may_rest
-
-    def _may_rest(self: IdlePolicy, now_s: float) -> bool:
-        leads = self._member.engine.leads
-        return right(self, now_s) or (leads and self._is_due(now_s))
-
+    right, wrong = "return is_due and is_enough", "return is_due and (is_enough or engine.leads)"
     return [
-        (IdlePolicy, "_may_rest", _may_rest),
+        rewritten(IdlePolicy, "_may_rest", right, wrong),
         (calm, "_has_all", lambda core, leader, name: True),
     ]
 
@@ -36,13 +30,11 @@ def rests_with_a_lagging_follower() -> list[Patch]:
 @resting
 def rests_without_a_pulse() -> list[Patch]:
     """A follower becomes idle as soon as nothing happens, though its leader may be dead."""
-    right = IdlePolicy._may_rest
-
-    def _may_rest(self: IdlePolicy, now_s: float) -> bool:
-        leads = self._member.engine.leads
-        return right(self, now_s) or (not leads and self._is_due(now_s))
-
-    return [(IdlePolicy, "_may_rest", _may_rest)]
+    right, wrong = (
+        "return is_due and is_enough",
+        "return is_due and (is_enough or not engine.leads)",
+    )
+    return [rewritten(IdlePolicy, "_may_rest", right, wrong)]
 
 
 @resting
@@ -59,27 +51,15 @@ def nothing_ends_a_rest() -> list[Patch]:
 @resting
 def a_return_ends_no_rest() -> list[Patch]:
     """A leader that is idle without a member stays idle, whatever that member sends."""
-    right = Duties._is_loud
-
-    def _is_loud(self: Duties, mail: Mail) -> bool:
-        away, self._rest.away = self._rest.away, frozenset()
-        try:
-            return right(self, mail)
-        finally:
-            self._rest.away = away
-
-    return [(Duties, "_is_loud", _is_loud)]
+    return [rewritten(Duties, "_is_loud", "has_returned = bool(away)", "has_returned = False")]
 
 
 @resting
 def a_proposal_wakes_nobody() -> list[Patch]:
     """An idle node reacts only to messages: what it proposes itself is not repeated."""
-    right = IdlePolicy._calm_place
-
-    def _calm_place(self: IdlePolicy) -> Quiescence | None:
-        return self._place if self.is_resting else right(self)
-
-    def _is_busy(self: IdlePolicy) -> bool:
-        return False
-
-    return [(IdlePolicy, "_calm_place", _calm_place), (IdlePolicy, "_is_busy", property(_is_busy))]
+    right = "    member = self._member\n"
+    wrong = f"{right}    if self.is_resting:\n        return self._place\n"
+    return [
+        rewritten(IdlePolicy, "_calm_place", right, wrong),
+        (IdlePolicy, "_is_busy", property(lambda self: False)),
+    ]

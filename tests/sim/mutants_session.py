@@ -2,25 +2,21 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from unittest.mock import patch
 
 from rt.format.ranges import Range
 from rt.node.agree import duties
-from rt.node.ingest.dropped_copies import drop_copies
+from rt.node.ingest import dropped_copies
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.session_state import SessionState
 from rt.node.sessions import watch as session_watch
 from rt.node.sessions.watch import SessionWatch
-from rt.position import Position
 from sequencer.execution.executor import Executor
-from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
 from sequencer.ledger.session_facts import Ownership
-from sequencer.member import Member
 
 from .mutants_merge import merging
-from .mutation import Patch, noticed_by
+from .mutation import Patch, noticed_by, rewritten
 
 LAST = 1 << 62  # greater than every position and every instruction
 
@@ -40,13 +36,8 @@ def copies_survive_a_reset() -> list[Patch]:
 @merging
 def ended_copies_dropped_before_the_sync() -> list[Patch]:
     """What was merged of an ended session is in memory only when the nodes drop their copies."""
-    right = drop_copies
-
-    def drop(member: Member, sessions: Inboxes) -> None:
-        with patch.object(member.executor, "sync"):
-            right(member, sessions)
-
-    return [(duties, "drop_copies", drop)]
+    _, name, drop = rewritten(dropped_copies, "drop_copies", "member.executor.sync()", "pass")
+    return [(duties, name, drop)]
 
 
 @merging
@@ -69,16 +60,8 @@ def next_copy_removed_by_the_last_owner() -> list[Patch]:
 )
 def next_copy_compared_with_the_last_log() -> list[Patch]:
     """After a crash, a repeated instruction finds the next log's copy to differ from its own."""
-    right = Executor._compare_copy
-
-    def compare(self: Executor, each: Slice, headers: bytes) -> None:
-        held, self.held = self.held, {each.session: Position(LAST)}
-        try:
-            right(self, each, headers)
-        finally:
-            self.held = held
-
-    return [(Executor, "_compare_copy", compare)]
+    right = "if self.held.get(each.session, START) <= each.first:"
+    return [rewritten(Executor, "_compare_copy", right, "if False:")]
 
 
 @merging

@@ -17,7 +17,7 @@ class Nemesis:
     """Draws which faults a seed has and how often; many seeds have few kinds, some have all."""
 
     def __init__(self, cluster: "Cluster", chance: Random) -> None:
-        self._cluster, self._chance = cluster, chance
+        self.cluster, self._chance = cluster, chance
         self.active = True
         self._strike = self._rarely(0.05)
         self._cut_inside = self._rarely(0.03)
@@ -73,21 +73,21 @@ class Nemesis:
 
     def restart_later(self, node: "SimNode") -> None:
         """Start a dead node again after a while."""
-        delay = self._chance.random() * self._rest_ticks * self._cluster.tick_us
-        self._cluster.clock.after(int(delay), self._restart, node, node.life)
+        delay = self._chance.random() * self._rest_ticks * self.cluster.tick_us
+        self.cluster.clock.after(int(delay), self._restart, node, node.life)
 
     def leader_writes(self, node: "SimNode") -> None:
         """Maybe kill a leader before, or just after, its engine's own entries are sent."""
         if self.active and self._chance.random() < self._regicide:
-            wait = self._chance.randrange(2 * self._cluster.wire.delay_us)
-            self._cluster.clock.after(wait, self._end_reign, node, node.life)
+            wait = self._chance.randrange(2 * self.cluster.wire.delay_us)
+            self.cluster.clock.after(wait, self._end_reign, node, node.life)
 
     def admission_commits(self, leader: "SimNode") -> None:
         """Maybe lose a leader for good as a member is admitted: the others must carry on alone.
 
         No follower knows the commit index yet, and the admitted one may lack the entry.
         """
-        cluster, core = self._cluster, leader.raft.core
+        cluster, core = self.cluster, leader.raft.core
         others = [node for node in cluster.nodes.values() if node is not leader]
         counted = [n for n in others if core.roster.counts(n.name, n.incarnation)]
         is_whole = bool(others) and len(counted) == len(others)
@@ -98,7 +98,7 @@ class Nemesis:
     def _bury(self, node: "SimNode", life: int) -> None:
         if self.active and node.life == life:
             node.die("for good", power=True)
-            self._cluster.buried = self._cluster.wire.gone = node.name
+            self.cluster.buried = self.cluster.wire.gone = node.name
             self.end()
 
     def _end_reign(self, node: "SimNode", life: int) -> None:
@@ -112,34 +112,34 @@ class Nemesis:
     def end(self) -> None:
         """Stop causing faults; undo what would not end by itself."""
         self.active = False
-        wire = self._cluster.wire
+        wire = self.cluster.wire
         wire.heal()
         wire.loss = wire.repeat = 0.0
         wire.delay_us = 2_000
-        for node in list(self._cluster.nodes.values()):
+        for node in list(self.cluster.nodes.values()):
             node.rate, node.paused_until_us, node.disk_delay_us = 1.0, 0, 500
-            if not node.alive and node.name != self._cluster.buried:
+            if not node.alive and node.name != self.cluster.buried:
                 node.start()
 
     def act(self) -> None:
         """Cause a fault, or heal the links; do so again later."""
         if not self.active:
             return
-        self._cluster.clock.after(self._chance.randint(1, 2 * self._pause_us), self.act)
+        self.cluster.clock.after(self._chance.randint(1, 2 * self._pause_us), self.act)
         if self._chance.random() < 0.35:
-            self._cluster.wire.heal()
+            self.cluster.wire.heal()
         else:
             self._chance.choice(self._deeds)()
 
     def _victim(self) -> "SimNode":
-        return self._cluster.nodes[self._chance.choice(self._cluster.names)]
+        return self.cluster.nodes[self._chance.choice(self.cluster.names)]
 
     def find_leader(self) -> "SimNode | None":
-        leading = [n for n in self._cluster.nodes.values() if n.alive and n.raft.leads]
+        leading = [n for n in self.cluster.nodes.values() if n.alive and n.raft.leads]
         return self._chance.choice(leading) if leading else None
 
     def _partition(self) -> None:
-        names = list(self._cluster.names)
+        names = list(self.cluster.names)
         self._chance.shuffle(names)
         leader = self.find_leader()
         if leader is not None and self._chance.random() < 0.5:
@@ -147,14 +147,14 @@ class Nemesis:
             names.insert(0, leader.name)
         size = self._chance.randint(1, max(1, len(names) // 2))
         hears, speaks = self._chance.choice([(False, False), (True, False), (False, True)])
-        self._cluster.wire.isolate(names[:size], names[size:], hears=hears, speaks=speaks)
+        self.cluster.wire.isolate(names[:size], names[size:], hears=hears, speaks=speaks)
 
     def _swizzle(self) -> None:
         """Cut each node off from one other, so that no two see the same network."""
-        for name in self._cluster.names:
-            other = self._chance.choice(self._cluster.names)
+        for name in self.cluster.names:
+            other = self._chance.choice(self.cluster.names)
             if other != name:
-                self._cluster.wire.cut[name, other] = True
+                self.cluster.wire.cut[name, other] = True
 
     def _kill(self, node: "SimNode", *, power: bool) -> None:
         if node.alive:
@@ -162,7 +162,7 @@ class Nemesis:
             self.restart_later(node)
 
     def _replay(self) -> None:
-        self._cluster.wire.replay(self._chance.randint(5, 60))
+        self.cluster.wire.replay(self._chance.randint(5, 60))
 
     def _crash(self) -> None:
         self._kill(self._victim(), power=self._chance.random() < 0.7)
@@ -173,13 +173,13 @@ class Nemesis:
             self._kill(leader, power=self._chance.random() < 0.7)
 
     def _crash_all(self) -> None:
-        for node in list(self._cluster.nodes.values()):
+        for node in list(self.cluster.nodes.values()):
             self._kill(node, power=True)
 
     def _pause(self) -> None:
         node = self._victim()
-        pause = self._chance.randint(1, 40) * self._cluster.tick_us
-        node.paused_until_us = self._cluster.clock.now_us + pause
+        pause = self._chance.randint(1, 40) * self.cluster.tick_us
+        node.paused_until_us = self.cluster.clock.now_us + pause
 
     def _bend_clock(self) -> None:
         self._victim().rate = self._chance.choice([0.5, 0.7, 1.0, 1.4, 2.0])
@@ -190,32 +190,32 @@ class Nemesis:
     def _transfer(self) -> None:
         leader = self.find_leader()
         if leader is not None:
-            leader.guarded(self._cluster.transfer, leader, self._chance.choice(self._cluster.names))
+            leader.guarded(self.cluster.transfer, leader, self._chance.choice(self.cluster.names))
 
     def _lose_state(self) -> None:
         """Damage or empty one node's disk, if the others are enough to restore it.
 
         Never in the same downtime as a power cut: a tear and rot in the last batch look the same.
         """
-        nodes = self._cluster.nodes.values()
+        nodes = self.cluster.nodes.values()
         gone = [node for node in nodes if node.lost]
         victim = self._victim()
         if (
             not victim.alive
             or victim.lost
             or not self._may_rot(victim)
-            or len(gone) >= len(self._cluster.names) - self._cluster.majority
+            or len(gone) >= len(self.cluster.names) - self.cluster.majority
         ):
             return
         self._kill(victim, power=False)
         victim.lost = True
         if self._chance.random() < 0.5:
             victim.disk.wipe()
-            self._cluster.trace(f"{victim.name} wiped")
+            self.cluster.trace(f"{victim.name} wiped")
         else:
             victim.disk.settle_all()
             done = self._rot(victim)
-            self._cluster.trace(f"{victim.name} rots {done}")
+            self.cluster.trace(f"{victim.name} rots {done}")
 
     def _may_rot(self, _node: "SimNode") -> bool:
         """Whether a node's disk may be damaged."""

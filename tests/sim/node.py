@@ -25,7 +25,7 @@ class SimNode:
     cleans_failed_pages = True  # its kernel forgets pages that a sync failed to write
 
     def __init__(self, name: str, cluster: "Cluster", chance: Random) -> None:
-        self.name, self._cluster, self._chance = name, cluster, chance
+        self.name, self.cluster, self._chance = name, cluster, chance
         self.disk = self._make_disk(Random(chance.getrandbits(32)))
         self.lacks_state = False  # new or disowned, and no start has succeeded since
         self._found(chance.getrandbits(60) + 1)
@@ -42,7 +42,7 @@ class SimNode:
         return SimDisk(chance, cleans_failed_pages=self.cleans_failed_pages)
 
     def _found(self, directory: int) -> None:
-        cluster = self._cluster.founding_name
+        cluster = self.cluster.founding_name
         found(self.disk, PATH, cluster=cluster, node=self.name, directory=directory)
 
     # Life and death
@@ -54,19 +54,19 @@ class SimNode:
             opened = self._open()
         except PowerCut:
             self.die("inside recovery", power=True)
-            self._cluster.nemesis.restart_later(self)
+            self.cluster.nemesis.restart_later(self)
             return
         except OSError:
             self.die("at a failed sync", power=False)
-            self._cluster.nemesis.restart_later(self)
+            self.cluster.nemesis.restart_later(self)
             return
         self.make_engine(opened)
         state = opened.state
-        self.machine: Machine = self._cluster.new_machine()
+        self.machine: Machine = self.cluster.new_machine()
         if state.snapshot is not None:
             self._load(state.snapshot.index, state.snapshot.data)
         self.alive, self._busy = True, False
-        self._cluster.clock.after(self._tick_us(), self._tick, self.life)
+        self.cluster.clock.after(self._tick_us(), self._tick, self.life)
         self.pump()
 
     def make_engine(self, opened: Opened) -> None:
@@ -75,20 +75,20 @@ class SimNode:
             raise Violation(f"{self.name} lost its state by itself: {opened.damage}")
         self.lacks_state = False
         self.lost = self.lost or bool(opened.damage)
-        self._cluster.checker.durable(self.name, state.entries)
-        self._cluster.checker.covered(self.name, state.snapshot.index if state.snapshot else 0)
-        self._cluster.trace(f"{self.name} starts {len(state.entries)} {opened.damage}")
-        self.raft: Raft = self._cluster.engine(
+        self.cluster.checker.durable(self.name, state.entries)
+        self.cluster.checker.covered(self.name, state.snapshot.index if state.snapshot else 0)
+        self.cluster.trace(f"{self.name} starts {len(state.entries)} {opened.damage}")
+        self.raft: Raft = self.cluster.engine(
             self.name,
-            self._cluster.names,
-            cluster=self._cluster.founding_name,
+            self.cluster.names,
+            cluster=self.cluster.founding_name,
             chance=Random(self._chance.getrandbits(32)),
             state=state,
-            settings=self._cluster.settings,
+            settings=self.cluster.settings,
         )
 
     def _open(self) -> Opened:
-        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        self.disk.fault = self.cluster.nemesis.disk_fault(self)
         opened = self._open_journal()
         self.disk.fault = None
         return opened
@@ -97,17 +97,17 @@ class SimNode:
         return open_journal(
             self.disk,
             PATH,
-            cluster=self._cluster.founding_name,
+            cluster=self.cluster.founding_name,
             node=self.name,
             fresh=self._chance.getrandbits(60) + 1,
             boot=f"boot {self.disk.boots}",
-            cut_bytes=self._cluster.cut_bytes,
+            cut_bytes=self.cluster.cut_bytes,
         )
 
     def die(self, point: str, *, power: bool) -> None:
         """End the process; with `power`, also lose what was not synced."""
-        self._cluster.trace(f"{self.name} dies {point} {power}")
-        self._cluster.points[point] = self._cluster.points.get(point, 0) + 1
+        self.cluster.trace(f"{self.name} dies {point} {power}")
+        self.cluster.points[point] = self.cluster.points.get(point, 0) + 1
         self.alive = False
         self.life += 1
         if power:
@@ -116,9 +116,9 @@ class SimNode:
             self.disk.kill()
 
     def _dies_at(self, point: str) -> bool:
-        if self.alive and self._cluster.nemesis.strikes(point):
+        if self.alive and self.cluster.nemesis.strikes(point):
             self.die(point, power=self._chance.random() < 0.7)
-            self._cluster.nemesis.restart_later(self)
+            self.cluster.nemesis.restart_later(self)
         return not self.alive
 
     # Events
@@ -130,31 +130,31 @@ class SimNode:
             self.pump()
         except PowerCut:
             self.die("inside a disk operation", power=True)
-            self._cluster.nemesis.restart_later(self)
+            self.cluster.nemesis.restart_later(self)
         except WriterFailed:
             self.die("at a failed sync", power=False)
-            self._cluster.nemesis.restart_later(self)
+            self.cluster.nemesis.restart_later(self)
 
     def receive(self, source: str, data: bytes) -> None:
         """Handle a message."""
         try:
             self.raft.step(source, data)
         except UnheardError as error:
-            self._cluster.unheard(self, source, str(error))
+            self.cluster.unheard(self, source, str(error))
         except PeerError as error:
-            self._cluster.refused(self.name, str(error), source)
+            self.cluster.refused(self.name, str(error), source)
 
     def _tick_us(self) -> int:
-        return int(self._cluster.tick_us / self.rate)
+        return int(self.cluster.tick_us / self.rate)
 
     def _tick(self, life: int) -> None:
         if life != self.life:
             return
-        now = self._cluster.clock.now_us
+        now = self.cluster.clock.now_us
         if now < self.paused_until_us:
-            self._cluster.clock.after(self.paused_until_us - now, self._tick, life)
+            self.cluster.clock.after(self.paused_until_us - now, self._tick, life)
             return
-        self._cluster.clock.after(self._tick_us(), self._tick, life)
+        self.cluster.clock.after(self._tick_us(), self._tick, life)
         self.guarded(self.advance)
 
     def advance(self) -> None:
@@ -179,7 +179,7 @@ class SimNode:
 
     def pump(self) -> None:
         """Take what is ready; persisting it takes the disk's time."""
-        cluster = self._cluster
+        cluster = self.cluster
         while self.alive and not self._busy:
             ready = self.raft.ready()
             if ready is None:
@@ -199,19 +199,19 @@ class SimNode:
     def _persist(self, life: int, ready: Ready) -> None:
         if life != self.life:
             return
-        now = self._cluster.clock.now_us
+        now = self.cluster.clock.now_us
         if now < self.paused_until_us:
-            self._cluster.clock.after(self.paused_until_us - now, self._persist, life, ready)
+            self.cluster.clock.after(self.paused_until_us - now, self._persist, life, ready)
             return
         self.guarded(self._persist_now, ready)
 
     def _persist_now(self, ready: Ready) -> None:
         if self._dies_at("before persisting"):
             return
-        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        self.disk.fault = self.cluster.nemesis.disk_fault(self)
         self.journal.persist(ready)
         self.disk.fault = None
-        self._cluster.persisted(self, ready)
+        self.cluster.persisted(self, ready)
         self._busy = False
         if not self._dies_at("between persisting and speaking"):
             self._finish(ready)
@@ -219,38 +219,38 @@ class SimNode:
     def _finish(self, ready: Ready) -> None:
         self.raft.persisted(ready)
         for message in ready.messages:
-            self._cluster.wire.send(self.name, message.to, message.data)
+            self.cluster.wire.send(self.name, message.to, message.data)
         if ready.messages and self._dies_at("after speaking"):
             return
         if ready.snapshot is not None:
             self._load(ready.snapshot.index, ready.snapshot.data)
         self._apply(ready)
         for read in ready.reads:
-            self._cluster.read(self, read)
+            self.cluster.read(self, read)
         if ready.committed and not self._dies_at("after applying"):
             self._compact()
 
     def _load(self, index: int, data: bytes) -> None:
         self.machine.load(index, data)
-        self._cluster.checker.applied(self.name, index, index, self.machine.digest())
+        self.cluster.checker.applied(self.name, index, index, self.machine.digest())
 
     def _apply(self, ready: Ready) -> None:
-        machine, checker = self.machine, self._cluster.checker
+        machine, checker = self.machine, self.cluster.checker
         for entry in ready.committed:
             checker.decides(self.name, entry, self.raft.core.term)
             expected = machine.index + 1
             machine.apply(entry)
             checker.applied(self.name, entry.index, expected, machine.digest())
         if ready.committed and self.raft.leads:
-            self._cluster.acknowledge(machine.index)
+            self.cluster.acknowledge(machine.index)
 
     def _compact(self) -> None:
-        if self.machine.index % self._cluster.compact_every:
+        if self.machine.index % self.cluster.compact_every:
             return
         snapshot = self.raft.compact(self.machine.index, self.machine.save())
         if snapshot is None:
             return
-        self.disk.fault = self._cluster.nemesis.disk_fault(self)
+        self.disk.fault = self.cluster.nemesis.disk_fault(self)
         self.journal.save_snapshot(snapshot)
         self.disk.fault = None
 

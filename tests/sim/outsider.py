@@ -63,13 +63,13 @@ class Outsider:
 
     def __init__(self, cluster: "Cluster") -> None:
         """Begin soon."""
-        self._cluster = cluster
+        self.cluster = cluster
         self._chance = Random(f"{cluster.seed} outsider speaks")
         self._pause_us = self._chance.choice([1, 3, 10]) * cluster.tick_us
         cluster.clock.after(self._pause_us, self._act)
 
     def _act(self) -> None:
-        cluster, chance = self._cluster, self._chance
+        cluster, chance = self.cluster, self._chance
         cluster.clock.after(chance.randint(1, 2 * self._pause_us), self._act)
         if cluster.takes_garbage and chance.random() < GARBAGE_SHARE:
             self._leave_garbage()
@@ -81,14 +81,14 @@ class Outsider:
 
     def _leave_garbage(self) -> None:
         """Get an entry that no node can read agreed on, as an older version would have allowed."""
-        leader = self._cluster.nemesis.find_leader()
+        leader = self.cluster.nemesis.find_leader()
         garbage = self._chance.choice([b"", b"\xff", b"\x04", b"nothing", bytes(40)])
         if leader is not None:
             leader.guarded(leader.propose, garbage + b"\xff" * self._chance.randrange(3))
 
     def _names(self, target: "SimNode") -> list[str]:
         """Return the names to use against a node: none of them votes, by the node's own log."""
-        cluster, core = self._cluster, target.raft.core
+        cluster, core = self.cluster, target.raft.core
         listed, _ = configuration_before(core, core.log.last + 1, tuple(core.founders))
         removed = [name for name in cluster.removed() if name not in listed]
         started = [node for node in cluster.nodes.values() if hasattr(node, "raft")]
@@ -158,7 +158,7 @@ class Outsider:
             (EntryKind.COMMAND, encode_instruction(Roll(chance.randrange(1 << 40)))),
             (EntryKind.COMMAND, b"\xff" + chance.randbytes(chance.randrange(20))),
             (EntryKind.NO_OP, b""),
-            (EntryKind.MEMBER, pack_member(chance.choice(self._cluster.names), 77)),
+            (EntryKind.MEMBER, pack_member(chance.choice(self.cluster.names), 77)),
             (EntryKind.CONFIGURATION, pack_configuration({name: Seat(0, True, f"{name}:1")})),
         ]
         drawn = [chance.choice(commands) for _ in range(chance.randrange(3))]
@@ -169,7 +169,7 @@ class Outsider:
         )
 
     def _snapshot(self, term: int, index: int, name: str) -> InstallSnapshot:
-        machine = self._cluster.new_machine()
+        machine = self.cluster.new_machine()
         roster = (name, Seat(0, True, f"{name}:1"))
         blob = encode_snapshot(Snapshot(index + 1, term, (roster,), machine.save()))
         return InstallSnapshot(term, index + 1, term, 0, len(blob), 0, blob)

@@ -31,7 +31,7 @@ class Progress:
     """
 
     def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._since_us: dict[Hashable, int] = {}
         self._decided = self._moved_us = 0
         self._leading: dict[str, int] = {}  # the leaders, each with its life
@@ -54,7 +54,7 @@ class Progress:
             Violation: a majority had all it needs, and committed nothing.
         """
         if self._is_calm:
-            cluster, cut = self._cluster, self._cluster.wire.cut
+            cluster, cut = self.cluster, self.cluster.wire.cut
             for node in cluster.nodes.values():
                 self._note((node.name, node.life), self.is_fit(node))
             for one, other in combinations(cluster.names, 2):
@@ -69,14 +69,14 @@ class Progress:
         A leader outside the majority that is looked at may be elected and killed in turn, with the
         votes of that majority, for as long as the faults like.
         """
-        nodes = self._cluster.nodes
+        nodes = self.cluster.nodes
         if any(nodes[name].life != life for name, life in self._leading.items()):
-            self._moved_us = self._cluster.clock.now_us
+            self._moved_us = self.cluster.clock.now_us
         self._leading = {n.name: n.life for n in nodes.values() if n.alive and n.raft.leads}
 
     def demand(self) -> None:
         """Raise `Violation` without progress."""
-        cluster, now_us = self._cluster, self._cluster.clock.now_us
+        cluster, now_us = self.cluster, self.cluster.clock.now_us
         decided = len(cluster.checker.decided)
         if decided != self._decided:
             self._decided, self._moved_us = decided, now_us
@@ -94,7 +94,7 @@ class Progress:
 
     def _is_led(self, name: str) -> bool:
         """Whether a node leads, or can talk to a leader that it follows."""
-        nodes, cut = self._cluster.nodes, self._cluster.wire.cut
+        nodes, cut = self.cluster.nodes, self.cluster.wire.cut
         node = nodes[name]
         leader = nodes.get(node.raft.leader) if node.alive else None
         if leader is None or not (leader.alive and leader.is_idle()):
@@ -107,7 +107,7 @@ class Progress:
         slowest, fastest = CALM_RATES
         return (
             node.alive
-            and self._cluster.clock.now_us >= node.paused_until_us
+            and self.cluster.clock.now_us >= node.paused_until_us
             and slowest <= node.rate <= fastest
             and node.disk_delay_us <= CALM_DISK_US
             and node.may_decide()
@@ -115,16 +115,16 @@ class Progress:
 
     def _able(self, since_us: int) -> tuple[str, ...]:
         """Return a majority that has been able to work together since then; empty if none."""
-        nodes = self._cluster.nodes.values()
+        nodes = self.cluster.nodes.values()
         names = [node.name for node in nodes if self._lasts((node.name, node.life), since_us)]
-        for able in combinations(names, self._cluster.majority):
+        for able in combinations(names, self.cluster.majority):
             if all(self._lasts(pair, since_us) for pair in combinations(able, 2)):
                 return able
         return ()
 
     def _note(self, what: Hashable, holds: bool) -> None:
         if holds:
-            self._since_us.setdefault(what, self._cluster.clock.now_us)
+            self._since_us.setdefault(what, self.cluster.clock.now_us)
         else:
             self._since_us.pop(what, None)
 

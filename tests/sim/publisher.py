@@ -67,7 +67,7 @@ class Publisher:
         self.disk = disk or SimDisk(chance)
         tag = crc32(name.encode() if stream == STREAM else f"{stream}/{name}".encode())
         identity = LogIdentity(SESSION, stream, name, f"{tag:032x}", 0, self.group)
-        self._log = Appender(self.disk, name, identity)
+        self.log = Appender(self.disk, name, identity)
         self._backup = self.disk.backed_up()
         self._next_file = START
         self._sequence = 0
@@ -84,20 +84,20 @@ class Publisher:
     @property
     def end(self) -> Position:
         """Return up to where it has published, durably."""
-        return self._log.end
+        return self.log.end
 
     def last_byte(self, end: Position) -> Position:
         """Return the end of the bytes before `end`; a new file may hold none."""
         if end.offset:
             return end
-        rolled = self._log.manifest.rolled.values()
+        rolled = self.log.manifest.rolled.values()
         ends = (Position(line.file + line.end) for line in rolled if line.file < end)
         return max(ends, default=START)
 
     @property
     def identity(self) -> LogIdentity:
         """Return the identity of its log."""
-        return self._log.identity
+        return self.log.identity
 
     def hear(self, node: str, ack: Ack) -> bool:
         """Record what a node confirmed, as a pusher does; return whether it says anything new."""
@@ -109,7 +109,7 @@ class Publisher:
     def publish(self) -> None:
         """Append a frame."""
         self.news += 1
-        log, count = self._log, self._chance.randint(1, 4)
+        log, count = self.log, self._chance.randint(1, 4)
         if not log.is_open:
             log.begin_file(self._next_file)
         numbers = range(self._sequence, self._sequence + count)
@@ -140,8 +140,8 @@ class Publisher:
         return 1_000 * number + self.lives
 
     def roll_file(self, *, is_new_run: bool = False) -> None:
-        following = self._log.end.next_run() if is_new_run else self._log.end.next_file()
-        self._log.roll(self._time_ns(self._sequence))
+        following = self.log.end.next_run() if is_new_run else self.log.end.next_file()
+        self.log.roll(self._time_ns(self._sequence))
         self._next_file = following
         self._frames.clear()
 
@@ -152,7 +152,7 @@ class Publisher:
         self.disk = SimDisk(self._chance)
         tag = crc32(f"{self.name} after {last}".encode())
         identity = self.identity._replace(id=f"{tag:032x}")
-        self._log = Appender(self.disk, self.name, identity)
+        self.log = Appender(self.disk, self.name, identity)
         self._next_file, self._sequence, self.confirmed = START, 0, Confirmations()
         self._frames.clear()
         self._reached.clear()
@@ -172,7 +172,7 @@ class Publisher:
         place = self._chance.randrange(len(self._frames))
         end, self._sequence = self._frames[place]
         del self._frames[place:]
-        self._log.cut(end)
+        self.log.cut(end)
         if end.offset and self._chance.random() < 0.5:
             self.roll_file(is_new_run=True)
 
@@ -185,9 +185,9 @@ class Publisher:
         self.news += 1
         self.lives += 1
         self._reached.clear()
-        self._log.close()
+        self.log.close()
         self.disk.restore(self._backup)
-        self._log = log = Appender(self.disk, self.name, self.identity)
+        self.log = log = Appender(self.disk, self.name, self.identity)
         log.recover(cut=False)
         self._sequence = log.next_number
         if log.is_open:
@@ -203,10 +203,10 @@ class Publisher:
     def archive(self, merged: Position) -> None:
         """Archive the rolled files that were merged."""
         self.news += 1
-        known = self._log.manifest
+        known = self.log.manifest
         for line in list(known.rolled.values()):
             if line.file not in known.archived and line.file + line.end <= merged:
-                self._log.archive(ArchivedLine(line.file, 0, "merged"))
+                self.log.archive(ArchivedLine(line.file, 0, "merged"))
 
 
 class Pipe:

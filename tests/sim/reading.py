@@ -70,7 +70,7 @@ class ReadingNemesis(MergeNemesis):
             for_s = self._chance.uniform(*STALL_S)
             node.duties._merge_again_s = node.now_s() + for_s
             if self._chance.random() < 0.8 and (leader := self.find_leader()) is not None:
-                leader.guarded(self._cluster.transfer, leader, node.name)
+                leader.guarded(self.cluster.transfer, leader, node.name)
 
     def _disturb_reader(self) -> None:
         reader = self._chance.choice(self.world.readers)

@@ -42,7 +42,7 @@ class RestingNemesis(MergeNemesis):
 
     def _send_away(self) -> None:
         """Stop a node for long, or cut it off; a leader as often as any other."""
-        node, cluster = self._victim(), self._cluster
+        node, cluster = self._victim(), self.cluster
         if not node.alive or self._away:
             return
         delay_us = self._chance.randint(*AWAY_TICKS) * cluster.tick_us
@@ -55,13 +55,13 @@ class RestingNemesis(MergeNemesis):
             cluster.clock.after(delay_us, self._return)
 
     def _cut_away(self) -> None:
-        others = [name for name in self._cluster.names if name != self._away]
+        others = [name for name in self.cluster.names if name != self._away]
         if self.active and self._away:
-            self._cluster.wire.isolate([self._away], others, hears=False, speaks=False)
+            self.cluster.wire.isolate([self._away], others, hears=False, speaks=False)
 
     def _return(self) -> None:
         self._away = ""
-        self._cluster.wire.heal()
+        self.cluster.wire.heal()
 
 
 class RestingNode(MergeNode):
@@ -86,7 +86,7 @@ class RestingNode(MergeNode):
     @property
     def is_resting(self) -> bool:
         """Whether its timers are stopped."""
-        return self.alive and self.duties._rest.is_resting
+        return self.alive and self.duties.idle_policy.is_resting
 
 
 class RestingCluster(MergeCluster):
@@ -141,7 +141,7 @@ class RestingCluster(MergeCluster):
 
     def demand_even(self, leader: RestingNode) -> None:
         """Check that an idle leader has all committed, and present members have it durably."""
-        core, away = leader.raft.core, leader.duties._rest.away
+        core, away = leader.raft.core, leader.duties.idle_policy.away
         if core.commit < core.log.last:
             last = core.log.last
             raise Violation(f"{leader.name} rests at {core.commit}, its log ends at {last}")

@@ -39,7 +39,7 @@ class RestoredNemesis(MergeNemesis):
         return None
 
     def _victim_node(self) -> MergeNode:
-        node = self._cluster.nodes[self._victim_name]
+        node = self.cluster.nodes[self._victim_name]
         assert isinstance(node, MergeNode)
         return node
 
@@ -50,18 +50,18 @@ class RestoredNemesis(MergeNemesis):
         self._backed_up = (
             node.member.greeting.claim.chain.count, Reach(status.term, status.durable),
         )  # fmt: skip
-        self._cluster.trace(f"{node.name} is backed up: {self._backed_up}")
+        self.cluster.trace(f"{node.name} is backed up: {self._backed_up}")
         if self._starts_again:
             node.die("between backup and return", power=False)
             self.restart_later(node)
-        self._cluster.clock.after(self._cluster.tick_us, self._restore)
+        self.cluster.clock.after(self.cluster.tick_us, self._restore)
 
     def _restore(self) -> None:
         node = self._victim_node()
         if not self.active:
             return
         if not (node.alive and self.is_known()):
-            self._cluster.clock.after(self._cluster.tick_us, self._restore)
+            self.cluster.clock.after(self.cluster.tick_us, self._restore)
         elif self._backup is not None:
             node.die("to be rolled back", power=False)
             node.disk.restore(self._backup)
@@ -72,14 +72,14 @@ class RestoredNemesis(MergeNemesis):
 
     def is_known(self) -> bool:
         """Whether every other node remembers more of the victim than its backup holds."""
-        return all(self._knows(node) for node in self._cluster.nodes.values())
+        return all(self._knows(node) for node in self.cluster.nodes.values())
 
     def _knows(self, node: SimNode) -> bool:
         assert isinstance(node, MergeNode)
         if node.name == self._victim_name:
             return True
         count, reach = self._backed_up
-        known = node.member.greeting._memories[self._victim_name][-1:]
+        known = node.member.greeting.memories[self._victim_name][-1:]
         return any(
             each.count > count or each.reach.term > reach.term or each.reach.index > reach.index
             for each in known

@@ -55,14 +55,14 @@ class SharedNemesis(MergeNemesis):
 
     def _fail_stream(self) -> None:
         """End this stream on most nodes, or on one, and let the process serve the other."""
-        names = self._cluster.names
+        names = self.cluster.names
         count = len(names) if self._chance.random() < 0.5 else 1
         for name in self._chance.sample(names, count):
-            node = self._cluster.nodes[name]
+            node = self.cluster.nodes[name]
             if node.alive:
                 node.die("at a failed sync", power=False)
-                down_us = self._chance.randint(*DOWN_TICKS) * self._cluster.tick_us
-                self._cluster.clock.after(down_us, self._restart, node, node.life)
+                down_us = self._chance.randint(*DOWN_TICKS) * self.cluster.tick_us
+                self.cluster.clock.after(down_us, self._restart, node, node.life)
 
 
 class Side(MergeCluster):

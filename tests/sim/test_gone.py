@@ -2,6 +2,7 @@
 
 from random import Random
 
+from .mutation import patched
 from .node import SimNode
 from .worlds import live, replay_command
 
@@ -9,20 +10,21 @@ SEEDS = [2, 6, 10, 3, 11, 19, 27, 35]  # whole nodes, and engines alone
 OFTEN = 0.3  # of the ticks
 
 
-def test_false_reports_of_an_ended_leader_break_no_promise(monkeypatch) -> None:
+def test_false_reports_of_an_ended_leader_break_no_promise() -> None:
     """A proxy or a firewall may refuse connections to a healthy leader."""
-    calls, tick = [0], SimNode._tick
+    calls, guarded = [0], SimNode.guarded
 
-    def misled(node: SimNode, life: int) -> None:
-        chance = Random(f"{node.name} {node.life} {node._cluster.clock.now_us}")
-        if life == node.life and node._cluster.nemesis.active and chance.random() < OFTEN:
-            leader = node.raft.leader
-            calls[0] += bool(leader)
-            node.raft.gone(leader)
-        tick(node, life)
+    def misled(node: SimNode, act: object, *arguments: object) -> None:
+        if act == node.advance and node.cluster.nemesis.active:
+            chance = Random(f"{node.name} {node.life} {node.cluster.clock.now_us}")
+            if chance.random() < OFTEN:
+                leader = node.raft.leader
+                calls[0] += bool(leader)
+                node.raft.gone(leader)
+        guarded(node, act, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SimNode, "_tick", misled)
-    for seed in SEEDS:
-        _, violation, _ = live(seed)
-        assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+    with patched([(SimNode, "guarded", misled)]):
+        for seed in SEEDS:
+            _, violation, _ = live(seed)
+            assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
     assert calls[0] > len(SEEDS)

@@ -150,7 +150,7 @@ def test_a_line_that_was_only_in_memory_is_durable_once_it_was_read() -> None:
     disk = SimDisk(Random(1))
     publisher = Publisher("jfk", Random(1), disk)
     publisher.publish()
-    log = publisher._log
+    log = publisher.log
     disk.settle_all()
     fails(disk, "sync", 2, errno.EIO)  # the file's, then the manifest's
     with pytest.raises(DiskFailed):

@@ -88,7 +88,7 @@ class MemberClaims:
         self._request = {
             "do": "group-work", "name": group.name, "member": member, "asks_again": True
         }  # fmt: skip
-        self._held: dict[int, HeldClaim] = {}
+        self.held: dict[int, HeldClaim] = {}
         self._queue: deque[HeldClaim] = deque()
         self._failed: list[list[Any]] = []  # rejected messages: claim number, position, delay
         self._given_back: list[int] = []
@@ -101,7 +101,7 @@ class MemberClaims:
     @property
     def has_something(self) -> bool:
         """Whether anything is held, or still to be reported."""
-        return bool(self._held or self._failed)
+        return bool(self.held or self._failed)
 
     def rest(self) -> None:
         """Note that nothing is being handled."""
@@ -163,7 +163,7 @@ class MemberClaims:
 
     def give_back(self) -> None:
         """Give back what no handler was given; ask for nothing until the copy has grown."""
-        for claim in self._held.values():
+        for claim in self.held.values():
             if claim.handed <= claim.done < claim.end and not claim.is_lost:
                 claim.is_lost = True
                 self._given_back.append(claim.number)
@@ -197,7 +197,7 @@ class MemberClaims:
     def said(self, now_s: float) -> dict[str, Any]:
         """Return the next request."""
         self._is_hurried, self._asked_s = False, now_s
-        every = list(self._held.values())
+        every = list(self.held.values())
         held = [each for each in every if not each.is_lost]
         done = [[each.number, int(each.done)] for each in every if each.done > each.sent]
         failed, self._failed = self._failed, []
@@ -221,24 +221,24 @@ class MemberClaims:
         begun = [_begun(each) for each in answer["claims"]]
         is_final = bool(request["latest"])
         for number, place in request["done"]:
-            if (claim := self._held.get(number)) is not None and number not in lost:
+            if (claim := self.held.get(number)) is not None and number not in lost:
                 claim.sent = max(claim.sent, Position(place))
         for number in lost if is_final else ():
             self._lose(number)
         for claim in begun:
-            self._held[claim.number] = claim
+            self.held[claim.number] = claim
             self._queue.append(claim)
         # Reports about a claim that the node does not know, perhaps not yet, are repeated.
-        unknown = set() if is_final else lost & self._held.keys()
+        unknown = set() if is_final else lost & self.held.keys()
         self._failed[:0] = [each for each in request["failed"] if each[0] in unknown]
         self._given_back[:0] = [each for each in request["given_back"] if each in unknown]
-        ended = [each.number for each in self._held.values() if each.sent >= each.end]
+        ended = [each.number for each in self.held.values() if each.sent >= each.end]
         for number in (*ended, *(set(request["given_back"]) - unknown)):
-            self._held.pop(number, None)
+            self.held.pop(number, None)
         self._pace.answered(found=bool(begun), took_s=now_s - self._asked_s)
         self.position = position
         self.is_done = is_done and (is_final or self._pace.follow)
-        left = lost & self._held.keys()
+        left = lost & self.held.keys()
         self._is_unsure = not is_final and bool(left or (is_done and not self.is_done))
         self._is_hurried = self._is_hurried or self._is_unsure
         self._is_troubled = False
@@ -248,7 +248,7 @@ class MemberClaims:
         self._failed[:0] = request["failed"]
         self._given_back[:0] = request["given_back"]
         for number, place in request["done"]:
-            if (claim := self._held.get(number)) is not None:
+            if (claim := self.held.get(number)) is not None:
                 claim.unsure = max(claim.unsure, Position(place))
         if isinstance(error, Refused) and error.code in _ENDED:
             if request["latest"]:
@@ -261,7 +261,7 @@ class MemberClaims:
         self._is_troubled = True
 
     def _lose(self, number: int) -> None:
-        claim = self._held.pop(number, None)
+        claim = self.held.pop(number, None)
         if claim is None or claim.is_lost:
             return
         claim.is_lost = True

@@ -138,7 +138,7 @@ class Duties:
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
         self._wanting = MissingSessions(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
-        self._rest = IdlePolicy(
+        self.idle_policy = IdlePolicy(
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
         self._merge_again_s = float("-inf")  # when to retry after a full disk
@@ -164,7 +164,7 @@ class Duties:
             CorruptLog: a log is damaged, and no other node has its contents.
             WriterFailed: this node was removed from the cluster, or is an older copy of itself.
         """
-        copies, ports, rest = self._copies, self._ports, self._rest
+        copies, ports, rest = self._copies, self._ports, self.idle_policy
         if copies.dropped or copies.owned or ports.sessions.is_removing:
             self._follow_lives()
         is_loud = self._is_loud(mail)
@@ -199,15 +199,15 @@ class Duties:
         """Whether something came that a node at rest does not expect, or a member has returned."""
         if mail.synced or mail.received or mail.orders or mail.damaged or mail.gone:
             return True
-        away = self._rest.away
+        away = self.idle_policy.away
         has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
         return has_returned or mail.is_stirred
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
         """Schedule the next tick: later while nothing happens, and much later at rest."""
-        before, timing = self._rest.ticks, self._timing
-        self._rest.look(now_s, is_loud=is_loud)
-        ticks = self._rest.ticks
+        before, timing = self.idle_policy.ticks, self._timing
+        self.idle_policy.look(now_s, is_loud=is_loud)
+        ticks = self.idle_policy.ticks
         if is_tick or ticks != before:
             rest_s, tick_s = timing.rest_s, timing.tick_s
             if self._is_alone:

@@ -89,6 +89,12 @@ class InboxSyncer:
         self._quick_s = float("-inf")  # until then the disk counts as slow
         self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
 
+    @property
+    def scheduled(self) -> list[NodeInbox]:
+        """The inboxes that the next batch will sync."""
+        with self._lock:
+            return list(self._dirty.values())
+
     def mark(self, inbox: NodeInbox) -> None:
         """Schedule an inbox for syncing: bytes were appended to it."""
         with self._lock:
@@ -206,7 +212,7 @@ class InboxSyncer:
     def _sync_and_end(self, batch: list[NodeInbox]) -> None:
         began_s = time.monotonic()
         try:
-            self._sync(batch)
+            self.sync(batch)
         except (OSError, CorruptLog):
             with self._changed:  # `_syncing` remains set: nothing is synced after a failure
                 self._has_failed = True
@@ -220,7 +226,8 @@ class InboxSyncer:
             if self._dirty or self._stopping:
                 self._changed.notify()
 
-    def _sync(self, batch: list[NodeInbox]) -> None:
+    def sync(self, batch: list[NodeInbox]) -> None:
+        """Sync these inboxes and report each; one thread at a time. Errors as for `run`."""
         [inbox, *others] = batch
         ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:
