@@ -46,13 +46,14 @@ class ColumnsCheck:
     def __init__(
         self,
         bytes_s: int = DECOMPRESSED_BYTES_S,
+        burst_bytes: int = _BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Decompress at most `bytes_s` bytes a second."""
-        self._bytes_s = bytes_s
+        """Decompress at most `bytes_s` bytes a second, and `burst_bytes` at once."""
+        self._bytes_s, self._burst_bytes = bytes_s, burst_bytes
         self._clock = clock
         self._lock = threading.Lock()
-        self._left = float(_BURST_BYTES)
+        self._left = float(burst_bytes)
         self._filled_s = clock()
         self.late = LateCheck(self.take)
 
@@ -82,7 +83,7 @@ class ColumnsCheck:
         with self._lock:
             now_s = self._clock()
             self._left += self._bytes_s * (now_s - self._filled_s)
-            self._left, self._filled_s = min(float(_BURST_BYTES), self._left), now_s
+            self._left, self._filled_s = min(float(self._burst_bytes), self._left), now_s
             if self._left < count:
                 return False
             self._left -= count

@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -80,13 +81,17 @@ class Bench:
         return self.carrier.fill(merge, {})
 
     def executor(
-        self, top: Path, *, received: Position = START, disk: OsDisk | None = None
+        self,
+        top: Path,
+        *,
+        received: Callable[[str], Position] = lambda _session: START,
+        disk: OsDisk | None = None,
     ) -> Executor:
         """Another node, with no copies of its own unless they are there."""
         logs = SessionLogs(disk or OsDisk(), str(top))
         return Executor(
             OsDisk(), str(top / "out"), IDENTITY, Ledger(), logs,
-            received=lambda _session: received, alone=False,
+            received=received, alone=False,
         )  # fmt: skip
 
 
@@ -211,7 +216,7 @@ def merged_by(executor: Executor, merge: Merge) -> bytes:
 def test_a_node_without_a_copy_merges_what_is_carried_and_vouches_for_nothing(bench, tmp_path):
     """What its publisher brings later was not compared with it."""
     merge = bench.plan()
-    leader = bench.executor(tmp_path / "s", received=bench.place("jfk"))
+    leader = bench.executor(tmp_path / "s", received=bench.place)
     leader.held = bench.holdings.own
     other = bench.executor(tmp_path / "other")
     assert merged_by(leader, merge) == merged_by(other, merge) != b""
@@ -224,7 +229,7 @@ def test_a_leader_executes_what_it_read_to_propose_it_unless_its_copy_was_set_as
 ):
     """To read a copy twice within a millisecond finds nothing, and costs more than all the rest."""
     merge = bench.plan()
-    leader = bench.executor(tmp_path / "s", received=bench.place("jfk"))
+    leader = bench.executor(tmp_path / "s", received=bench.place)
     leader.held, leader.proposed = bench.holdings.own, bench.carrier.frames
     if is_set_aside:
         leader.lose("jfk")
@@ -255,7 +260,7 @@ def test_a_copy_that_differs_from_what_is_carried_is_found(bench, tmp_path):
     shutil.copytree(bench.top, other.top)
     shutil.rmtree(other.top / "jfk")
     other.publish(b"one", b"2nd")
-    executor = other.executor(other.top, received=other.place("jfk"))
+    executor = other.executor(other.top, received=other.place)
     executor.held = other.holdings.own
     with pytest.raises(SessionDiverged, match="the leader has other frames here"):
         executor.execute(1, 1, merge)
@@ -271,13 +276,14 @@ def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
 ):
     """Else its publisher would hear "merged" of messages that no node has, also after repeats."""
     merge, other = bench.plan(), Bench(tmp_path / "other")
-    executor = other.executor(other.top)
+    executor = other.executor(
+        other.top, received=lambda each: other.place(each) if other.holdings.own else START
+    )
     executor.held = other.holdings.own
     copies = Copies(executor, other.holdings)
     executor.execute(1, 1, merge)
     copies.doubt(executor.take_unproven())
     other.publish(b"one", b"2nd")
-    executor._received = other.place  # type: ignore[method-assign]
     if repeats:
         executor.ledger.tails.pop("jfk")
     with pytest.raises(SessionDiverged, match="another frame was merged from here"):
@@ -441,7 +447,7 @@ def test_one_that_cannot_wait_or_many_that_do_are_synced_together_and_the_rest_i
     for others in ([flood], many):
         syncer = syncer_of(copy_of("jfk", 500), *others)
         assert syncer.put_off() == ["jfk"]
-        assert syncer._is_to_go_on()
+        assert syncer.pause_s() == 0
 
 
 def test_a_syncer_does_not_spin_when_what_was_put_off_is_dropped(clock):
@@ -450,8 +456,7 @@ def test_a_syncer_does_not_spin_when_what_was_put_off_is_dropped(clock):
     syncer.put_off()
     syncer.forget("jfk")
     clock.s += 60
-    assert not syncer._is_to_go_on()
-    assert syncer._pause_s() is None
+    assert syncer.pause_s() is None
 
 
 def test_what_no_instruction_has_carried_in_time_is_synced(clock):

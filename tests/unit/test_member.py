@@ -78,9 +78,11 @@ class Executor:
         self.ledger = ledger
 
 
-def member_of(engine, executor, *, persist=lambda _ready: None, readers=NO_READERS):
+def member_of(
+    engine, executor, *, persist=lambda _ready: None, disown=None, readers=NO_READERS
+):  # fmt: skip
     """Return a member of three that does what the engine says."""
-    journal = SimpleNamespace(persist=persist)
+    journal = SimpleNamespace(persist=persist, disown=disown)
     claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
     greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None, claim=claim)
     return Member(
@@ -165,13 +167,13 @@ def test_what_another_nodes_state_says_is_merged_is_reported():
 )
 def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, term, leader, leaves):
     """If it left then, the nodes that remain might be no majority, for good."""
-    member, disowned = member_of(Engine(), Executor()), []
+    disowned = []
+    member = member_of(Engine(), Executor(), disown=disowned.append)
     member.greeting = SimpleNamespace(
         is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
         claim=SimpleNamespace(begun=Reach(3, 5)),
     )  # fmt: skip
     member.engine.status = lambda: SimpleNamespace(term=term, leader=leader)
-    member._journal.disown = disowned.append
     member.hear("b", b"\x08")
     assert disowned == (["b knows"] if leaves else [])
 

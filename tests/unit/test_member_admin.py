@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.cli.cluster import members as cluster_members
 from rt.cli.cluster.members import ChangeRequests, replace_member
 from rt.errors import Refused
 from rt.node.admin.member_admin import MemberAdmin
@@ -112,34 +111,31 @@ def answer_of(*names):
     }
 
 
-def asked_for(monkeypatch, answers):
+def asked_for(answers):
     """Return requests to nodes that give these answers, and what is asked."""
     asked = []
 
-    def ask(request):
+    def ask(_addresses, _contexts, request):
         asked.append((request["do"], request["decided"]))
         if isinstance(answer := answers.pop(0), Exception):
             raise answer
         return answer
 
-    client = SimpleNamespace(ask=ask)
-    monkeypatch.setattr(cluster_members, "AdminClient", lambda *_arguments: client)
-    monkeypatch.setattr(cluster_members, "_POLL_S", 0)
     settings = SimpleNamespace(addresses=list, contexts=lambda: None)
-    return ChangeRequests(settings, 60.0), asked
+    return ChangeRequests(settings, 60.0, ask=ask, poll_s=0), asked
 
 
-def test_a_command_waits_until_the_last_change_is_decided(monkeypatch, capsys):
+def test_a_command_waits_until_the_last_change_is_decided(capsys):
     """It goes by the members that it learns first, such as whether a node votes already."""
     answers = [Refused("undecided", "it is not decided yet"), answer_of("n1", "n2", "n4")]
-    changes, asked = asked_for(monkeypatch, answers)
+    changes, asked = asked_for(answers)
     assert asked == [("members", True)] * 2
     assert list(changes.members) == ["n1", "n2", "n4"]
     assert "waiting: it is not decided yet" in capsys.readouterr().err
 
 
-def test_a_replacement_that_is_run_again_has_the_leader_confirm_it(monkeypatch):
+def test_a_replacement_that_is_run_again_has_the_leader_confirm_it():
     """A node of the version before, such as one that is cut off, may have said that it votes."""
-    changes, asked = asked_for(monkeypatch, [answer_of("n1", "n2", "n4")] * 2)
+    changes, asked = asked_for([answer_of("n1", "n2", "n4")] * 2)
     replace_member(changes, "n3", "n4", "d:7420")
     assert [what for what, _ in asked] == ["members", "promote-member"]

@@ -19,6 +19,7 @@ from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.names import parse_node
 from rt.net.admin import AdminClient, reading_answers
 from rt.net.authority.certificates import is_cluster_id
+from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import certify_node, write_member
 from rt.node.settings.node import parse_address
 from sequencer.raft.consensus import VOTERS_MAX
@@ -30,14 +31,33 @@ _POLL_S: Final = 0.3
 _TIMEOUT_S: Final = 3600.0
 
 Answer = dict[str, Any]
+Ask = Callable[[list[tuple[str, int]], Contexts, Answer], Answer]
+
+
+def _asked(addresses: list[tuple[str, int]], contexts: Contexts, request: Answer) -> Answer:
+    return AdminClient(addresses, contexts).ask(request)
 
 
 class ChangeRequests:
     """Asks a cluster's leader for membership changes until they are made, and reports progress."""
 
-    def __init__(self, settings: ConnectionSettings, timeout_s: float) -> None:
-        """Prepare requests that fail after `timeout_s`, or at a refusal that is final."""
-        self._settings = settings
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        timeout_s: float,
+        *,
+        ask: Ask | None = None,
+        poll_s: float = _POLL_S,
+    ) -> None:
+        """Prepare requests that fail after `timeout_s`, or at a refusal that is final.
+
+        Args:
+            settings: how to reach the nodes.
+            timeout_s: how long to wait for a change.
+            ask: makes a request of the node that leads; over the network by default.
+            poll_s: the pause before a request is repeated.
+        """
+        self._settings, self._ask_leader, self._poll_s = settings, ask or _asked, poll_s
         self._end_s = time.monotonic() + timeout_s
         self._said = ""
         self.answer: Answer = {}
@@ -122,7 +142,7 @@ class ChangeRequests:
         """Ask the leader; while there is none, wait and ask again."""
         while True:
             try:
-                return AdminClient(self._addresses(), self._settings.contexts()).ask(request)
+                return self._ask_leader(self._addresses(), self._settings.contexts(), request)
             except (Refused, Misuse):
                 raise
             except RtError as error:
@@ -142,7 +162,7 @@ class ChangeRequests:
         if reason != self._said:
             note(f"waiting: {reason}")
         self._said = reason
-        time.sleep(_POLL_S)
+        time.sleep(self._poll_s)
 
     def show(self, *, as_json: bool) -> None:
         """Print the members as they are now."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from replicator.pull.client import PullClient
+from replicator.pull.client import PullClient, PullStatus
 from replicator.wire.messages import RESERVE
 from rt.errors import CorruptLog, DiskFailed, Refused
 from rt.log.files.disk import OsDisk, OsFile
@@ -100,8 +100,7 @@ class CatchUp:
         status = self._pull.status()
         if not self._pull.running:
             raise DiskFailed(status.error)
-        has_all = status.has_all or status.is_ahead
-        return has_all and max(ledger_end, self._begin + 1) <= status.next_place
+        return is_whole(status, self._begin, ledger_end)
 
     def end(self) -> bool:
         """Request the end of the copy without waiting; True once it has released the log."""
@@ -153,3 +152,9 @@ class _GuardedFile(OsFile):
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
         self._disk.demand_room()
         return super().append(parts)
+
+
+def is_whole(status: PullStatus, begin: Position, ledger_end: Position) -> bool:
+    """Whether a copy that began at `begin` has the ledger's end and everything its source had."""
+    has_all = status.has_all or status.is_ahead
+    return has_all and max(ledger_end, begin + 1) <= status.next_place

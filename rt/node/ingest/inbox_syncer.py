@@ -83,7 +83,7 @@ class InboxSyncer:
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
         self._put_off: PutOff | None = None  # how long those wait
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
         self._quick_s = float("-inf")  # until then the disk counts as slow
@@ -122,13 +122,25 @@ class InboxSyncer:
         """
         while True:
             with self._changed:
-                while not self._is_to_go_on():
-                    self._changed.wait(self._pause_s())
+                while (pause_s := self.pause_s()) != 0:
+                    self._changed.wait(pause_s)
                 if self._has_failed or not self._dirty:
                     return
                 batch = self._begin_sync()
             self._sync_and_end(batch)
             synced()
+
+    def pause_s(self) -> float | None:
+        """How long `run` has nothing to do; 0 if it has, None until something is scheduled."""
+        with self._lock:
+            if self._has_failed:
+                return 0.0
+            if self._syncing:
+                return None
+            waits = self._put_off is not None and not self._put_off.is_over(self._dirty)
+            if self._stopping or (self._dirty and not waits):
+                return 0.0
+            return self._put_off.pause_s() if self._put_off is not None and self._dirty else None
 
     def settle(self) -> bool:
         """Sync a small update of one connection now, or leave it to `run`.
@@ -187,21 +199,6 @@ class InboxSyncer:
     def close(self) -> None:
         """Release the threads."""
         self._pool.shutdown()
-
-    def _is_to_go_on(self) -> bool:
-        """Whether `run` has something to sync, or must end."""
-        if self._has_failed:
-            return True
-        if self._syncing:
-            return False
-        waits = self._put_off is not None and not self._put_off.is_over(self._dirty)
-        return self._stopping or (bool(self._dirty) and not waits)
-
-    def _pause_s(self) -> float | None:
-        """How long to wait before the next check; None if there is nothing to wait for."""
-        if self._put_off is None or self._syncing or not self._dirty:
-            return None
-        return self._put_off.pause_s()
 
     def _begin_sync(self) -> list[NodeInbox]:
         """Take the scheduled inboxes as a batch; the caller holds the lock."""
