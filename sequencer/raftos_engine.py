@@ -19,8 +19,8 @@ from typing import Any, Final
 from rt.errors import Misuse, Refused
 from sequencer.raft.consensus import Quiescence
 from sequencer.raft.core import Settings
-from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
+from sequencer.raft.follower import Election
 from sequencer.raft.leader import Leader
 
 # SHA-256 of the files of raftos 0.2.6 as published and audited line by line.

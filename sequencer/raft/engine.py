@@ -20,8 +20,14 @@ from sequencer.raft.consensus import (
     UnheardError,
 )
 from sequencer.raft.core import Chance, Core, Settings
-from sequencer.raft.election import Election, reply_to_request
-from sequencer.raft.leader import Leader
+from sequencer.raft.follower import (
+    Election,
+    forked_at,
+    reply_to_request,
+    take_append,
+    take_snapshot,
+)
+from sequencer.raft.leader import READS_MAX, Leader
 from sequencer.raft.messages import (
     AnyMessage,
     AppendEntries,
@@ -35,8 +41,6 @@ from sequencer.raft.messages import (
     VoteReply,
 )
 from sequencer.raft.quiescence import calm_place, members_away, vouch
-from sequencer.raft.reads import READS_MAX
-from sequencer.raft.receive import forked_at, take_append, take_snapshot
 
 # Election timeouts that a node which cannot merge waits before it campaigns. Another node campaigns
 # after one or two; if none can be elected, this one may still be needed as leader.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sequencer.raft.log import Log
+from sequencer.raft.entries import Log
 
 UNKNOWN: Final = -1  # no member has this incarnation
 

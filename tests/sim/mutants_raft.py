@@ -4,14 +4,13 @@ from typing import Any
 
 from sequencer.journal import recovery as recoveries
 from sequencer.journal.journal import Journal
-from sequencer.raft import election as elections
 from sequencer.raft import engine as rafts
+from sequencer.raft import follower as followers
 from sequencer.raft import quorum as quorums
-from sequencer.raft import receive as receiving
 from sequencer.raft.consensus import Ballot
 from sequencer.raft.core import Core
-from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
+from sequencer.raft.follower import Election
 from sequencer.raft.leader import Leader
 from sequencer.raft.messages import AppendEntries, AppendReply
 
@@ -49,7 +48,7 @@ def ballot_not_written() -> list[Patch]:
 @mutant
 def two_votes_in_a_term() -> list[Patch]:
     """A node grants every request, whatever it has voted."""
-    return [(elections, "may_vote_for", lambda core, candidate: True)]
+    return [(followers, "may_vote_for", lambda core, candidate: True)]
 
 
 @mutant
@@ -68,13 +67,13 @@ def candidate_keeps_the_term() -> list[Patch]:
 @mutant
 def incomplete_logs_may_lead() -> list[Patch]:
     """A vote is granted without comparing logs."""
-    return [(elections, "is_up_to_date", lambda core, ask: True)]
+    return [(followers, "is_up_to_date", lambda core, ask: True)]
 
 
 @mutant
 def longer_log_wins() -> list[Patch]:
     """A vote compares the lengths of logs, not the terms first."""
-    return [(elections, "is_up_to_date", lambda core, ask: ask.last_index >= core.log.last)]
+    return [(followers, "is_up_to_date", lambda core, ask: ask.last_index >= core.log.last)]
 
 
 @mutant
@@ -138,7 +137,7 @@ def conflict_by_message_term() -> list[Patch]:
             core.commit = min(core.commit, core.log.last)
         return right(core, message)
 
-    right = receiving.take_append
+    right = followers.take_append
     return [(rafts, "take_append", take)]
 
 

@@ -16,13 +16,11 @@ from sequencer.journal.records import RecordScan, scan
 from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import FOUNDER, EngineState, Snapshot
-from sequencer.raft.core import Core
-from sequencer.raft.election import Election
-from sequencer.raft.leader import Leader
-from sequencer.raft.log import Log
+from sequencer.raft.core import Core, Outgoing
+from sequencer.raft.entries import Log
+from sequencer.raft.follower import Election
+from sequencer.raft.leader import Leader, Reads
 from sequencer.raft.messages import VoteReply
-from sequencer.raft.outgoing import Outgoing
-from sequencer.raft.reads import Reads
 from sequencer.raft.snapshots import Assembly
 
 from . import machine as machines

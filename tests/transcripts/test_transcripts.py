@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.raft.engine import Raft
-from sequencer.raft.log import Log
+from sequencer.raft.entries import Log
 from tests.sim.mutation import patched, rewritten
 
 from .__main__ import play, transcripts
