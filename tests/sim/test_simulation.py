@@ -104,7 +104,7 @@ def test_a_known_mistake_takes_the_arguments_of_what_it_replaces(mutant: str) ->
             arguments = inspect.signature(right).parameters.values()
             positional = [None for each in arguments if each.kind in POSITIONAL]
             named = dict.fromkeys(each.name for each in arguments if each.kind is each.KEYWORD_ONLY)
-            assert inspect.signature(value).bind(*positional, **named).args == tuple(positional)
+            assert inspect.signature(value).bind(*positional, **named)
 
 
 def test_rot_in_rolled_files_is_repaired_and_does_not_spread() -> None:
