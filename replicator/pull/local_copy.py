@@ -50,7 +50,7 @@ class PulledLog:
         grown(appender.end)  # a mirror serves what is there before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
-        """Ring this bell from now on."""
+        """Wake this connection when the copy has been synced."""
         self._bell = bell
         self.written()
         return self
@@ -69,7 +69,7 @@ class PulledLog:
         return Confirmations(received=self.durable)
 
     def keeps(self, entry: Archived) -> bool:
-        """Ask the policy."""
+        """Whether archived bytes are kept here, by the policy of this copy."""
         return self._keep(entry)
 
     def needs(self, _end: Position) -> bool:
@@ -151,7 +151,10 @@ class LocalCopy:
         self._timer: Timer | None = None
 
     def open(self) -> None:
-        """Open a copy that is also served, since nodes may be away; call before any claim."""
+        """Open the log at once, so that it can be served while no node is reachable.
+
+        Call it before any `claim`.
+        """
         if self._grown is not None and self.log is None:
             with closing(LogDirectory(self.directory, self._disk)) as log:
                 log.refresh()
@@ -161,7 +164,7 @@ class LocalCopy:
                 self.log.written()
 
     def start(self, loop: EventLoop) -> None:
-        """Begin to sync."""
+        """Start syncing about once a second."""
         self._due_s = time.monotonic() + _SYNC_S
         self._timer = Timer(loop, self._turn, self._fail)
         self._timer.set()
@@ -186,7 +189,7 @@ class LocalCopy:
         return self.log.claim(bell)
 
     def stop(self, wait_s: float) -> bool:
-        """Sync no more; return whether the last sync has ended within `wait_s`."""
+        """Stop syncing; return whether a sync under way ended within `wait_s`."""
         return self._timer is None or self._timer.stop(wait_s)
 
     def sync(self) -> None:
@@ -235,7 +238,7 @@ class LocalCopy:
         self.log = self._open(log.appender.identity)
 
     def _turn(self) -> float | Aside:
-        """Have the copy synced, if it is due; return when to look again."""
+        """Start a sync if one is due; return the time of the next check."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         log = self.log
@@ -252,7 +255,7 @@ class LocalCopy:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the copy: what cannot be synced is not filled any further."""
+        """Stop the copy because of an error: a copy that cannot be synced must not grow."""
         if self._timer is not None:
             self._timer.stop(0)
         self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"
@@ -264,11 +267,11 @@ def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
     """Set aside the active file of a copy, which is damaged, so that it is copied again.
 
     Args:
-        copy: is closed; open it again.
-        damage: in one of its files.
+        copy: the damaged copy, which this closes; open it again afterwards.
+        damage: what was found, and in which file.
 
     Returns:
-        Whether it was done; False if the damaged file has ended.
+        False if the damaged file is not the active one: then nothing was done.
     """
     file = damage.position.file
     if file in copy.manifest.rolled:

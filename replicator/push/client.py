@@ -62,7 +62,7 @@ class PushClient:
         refused_retry_s: float = REFUSED_RETRY_S,
         known: KnownNodes | None = None,
     ) -> None:
-        """Dial nothing before `start`.
+        """Prepare; nothing is connected before `start`.
 
         Args:
             root: directory under which streams live; it may be created later.
@@ -75,7 +75,7 @@ class PushClient:
             keep_s: how long after that they are kept all the same, so that a standby that is behind
                 can be sent them again.
             loop: serves the connections; one of its own if not given.
-            watch: how changes are noticed: a mode of `rt.log.notify.watch.Watch`.
+            watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: when to offer a session again where something must be repaired first.
             known: follows the members; without it, `nodes` stay as they are.
 
@@ -103,7 +103,7 @@ class PushClient:
         self._blocked_since_s: dict[str, float] = {}  # by session
 
     def start(self) -> None:
-        """Begin to ship."""
+        """Start shipping."""
         self._guard.demand_owner()
         self._headers.begin()
         loop = self._loop = self._loop or EventLoop(pool_threads=1)
@@ -115,7 +115,7 @@ class PushClient:
             self._follower.start(loop)
 
     def follow(self) -> None:
-        """Follow now what `known` has become by another configuration; any thread may call it."""
+        """Apply the members in `known` now, after its configuration changed; for any thread."""
         if (follower := self._follower) is not None:
             follower.look()
 
@@ -124,7 +124,7 @@ class PushClient:
         return PushConnection(destination, self._book, self._gather, self._headers.take)
 
     def _follow(self, nodes: Sequence[Address]) -> None:
-        """Ship to these nodes from now on; a node that left has no say in what is released."""
+        """Ship to these nodes from now on; nodes that left no longer delay archiving."""
         loop, contexts = self._loop, self._contexts
         if loop is None or contexts is None:
             return  # it has been stopped
@@ -149,7 +149,7 @@ class PushClient:
 
         Args:
             session: its name.
-            heard: is called by the loop, and must not wait, once more of it is confirmed.
+            heard: called by the loop whenever more of it is confirmed; must not block.
 
         Raises:
             Stopped: the event loop has ended with an error.
@@ -159,7 +159,7 @@ class PushClient:
             raise Stopped(f"session {session!r} is not shipped: the event loop has ended")
 
     def leave(self, session: str) -> None:
-        """Ship a chosen session no more; another program may, once this returns."""
+        """Stop shipping a chosen session; once this returns, another program may ship it."""
         if self._guard.is_copy:
             return
         self._in_loop(partial(self._leave, session))
@@ -195,7 +195,7 @@ class PushClient:
 
         Args:
             drain_s: how long to wait for a majority of the nodes to sync everything.
-            wait_s: how long to wait then for a turn that is under way.
+            wait_s: how long to wait after that for a turn under way to end.
 
         Returns:
             Whether a majority has; False for a copy in a forked child, which has nothing to end.
@@ -276,7 +276,7 @@ class PushClient:
         return {each.name: each.traffic for each in self._connections}
 
     def _names(self) -> Sequence[str]:
-        """Return the sessions to look at, as a new look at all of them begins."""
+        """Return the names of the sessions to ship, at the start of a scan."""
         with suppress(OSError):
             self._headers.note()
         return self._book.names()

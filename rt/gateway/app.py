@@ -64,9 +64,9 @@ _METHODS: Final = "GET, HEAD, PUT, POST, DELETE"
 
 
 class GatewayApp:
-    """Answers requests; the event loop's alone.
+    """Answers HTTP requests; only the event loop may call it.
 
-    Its only state of a client's is when a stream with a lifetime was last asked for.
+    The only thing it remembers of clients is when each stream that expires was last requested.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class GatewayApp:
         return await act(request, self._access.identity(request, is_reading=True))
 
     def _demand_current(self) -> None:
-        """Refuse while the store is not what a client may have been told it is.
+        """Refuse requests while the store lacks changes that were acknowledged to a client.
 
-        A killed gateway has answered what its file lacks; no answer may contradict that.
+        A gateway that was killed may have acknowledged changes which its file does not have yet.
         """
         self._follower.demand_running()
         if self._follower.is_behind:
@@ -260,7 +260,7 @@ class GatewayApp:
         return response
 
     async def _body(self, request: Request) -> bytes:
-        """Return the body of a request; `answer` gives its room back."""
+        """Return the body of a request; its memory stays reserved until `answer` returns."""
         parts, size = [], 0
         try:
             async with asyncio.timeout(_BODY_S):
@@ -280,7 +280,7 @@ class GatewayApp:
         return b"".join(parts)
 
     def _hold(self, request: Request, size: int) -> None:
-        """Count what a body keeps in memory."""
+        """Reserve memory for a request body."""
         if self._held + size > _HELD_BYTES_MAX:
             raise FailedError(503, "the bodies of other requests fill the memory", **_LATER)
         self._held += size
@@ -443,7 +443,7 @@ async def _apart(body: bytes, read: Callable[[], list[bytes]]) -> list[bytes]:
 def _told(
     verdict: StreamVerdict, stream: HttpStream | None, change: StreamChange | None = None
 ) -> Response:
-    """Return the answer to a change."""
+    """Return the HTTP response to a change that was decided."""
     headers = dict(UNCACHED)
     if stream is not None and verdict.status < 500:
         headers["Stream-Next-Offset"] = requests.offset_text(verdict.tail or stream.tail)
@@ -492,7 +492,10 @@ def _chunk(
 
 
 def _nothing(stream: HttpStream, begin: Position, cursor: str) -> Response:
-    """Say that nothing came; a reader that another gateway has served may be ahead of this one."""
+    """Return the response of a long poll that ends without data.
+
+    The client may be ahead of this gateway, if another one served it before.
+    """
     headers = {
         "Stream-Next-Offset": requests.offset_text(max(begin, stream.tail)),
         "Stream-Up-To-Date": "true",
@@ -509,7 +512,7 @@ def _body_of(stream: HttpStream, chunk: Chunk) -> bytes:
 
 
 def _news(stream: HttpStream, chunk: Chunk, cursor: str, *, is_text: bool) -> bytes:
-    """Return what follows as an event of data, if there is any, and one that says where it ends."""
+    """Return an event with the data, if there is any, and a control event with the next offset."""
     control: dict[str, str | bool] = {"streamNextOffset": requests.offset_text(chunk.next)}
     is_at_end = chunk.next >= stream.tail
     if stream.is_closed and is_at_end:
@@ -531,7 +534,7 @@ def _sse_data(stream: HttpStream, chunk: Chunk, *, is_text: bool) -> str:
 def _event(kind: str, data: str) -> bytes:
     """Return an event; every line of the data has its own field, whatever ends it.
 
-    A space after the colon is no part of the line; so one that begins with a space has two.
+    The format drops one space after the colon, so a line that begins with a space is sent with two.
     """
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fields = "".join(f"data:{' ' * line.startswith(' ')}{line}\n" for line in lines)
@@ -539,7 +542,7 @@ def _event(kind: str, data: str) -> bytes:
 
 
 def _cursor(given: str) -> str:
-    """Return a cursor that is greater than the client's: caches must not answer for ever."""
+    """Return a cursor greater than the client's, so that no cache answers the next poll."""
     now = int(time.time() - _CURSOR_EPOCH_S) // _CURSOR_S
     if given.isascii() and given.isdigit() and len(given) < 16 and int(given) >= now:
         return str(int(given) + max(1, random.randrange(1, 3600) // _CURSOR_S))

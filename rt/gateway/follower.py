@@ -1,4 +1,4 @@
-"""StreamFollower: executes each message of the merged log, and wakes who waits for it."""
+"""StreamFollower: applies each message of the merged log to the streams, and wakes waiting requests."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class StreamFollower:
-    """One thread that follows the log.
+    """A thread that follows the merged log.
 
     Threads: `_run` and what it calls are that thread's; `start` and `stop` the owner's; all else is
         the event loop's. Any thread may read `end` and `failure`; `stop` sets `_is_stopping`;
@@ -38,12 +38,12 @@ class StreamFollower:
     def __init__(
         self, store: StreamStore, subscriber: Subscriber, begin: Callable[[], Position]
     ) -> None:
-        """Prepare; `start` begins.
+        """Prepare; call `start` to begin.
 
         Args:
-            store: what to execute messages in.
+            store: the streams that messages change.
             subscriber: begins at `store.position`; closed by `stop`.
-            begin: returns where the copy begins: what was before it is archived.
+            begin: returns the first position of the copy; earlier messages are archived.
         """
         self._begin, self._begin_s = begin, float("-inf")
         self.end = store.position
@@ -61,29 +61,29 @@ class StreamFollower:
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow; returns at the end of the log, or after a few seconds."""
+        """Start the thread; wait, for a few seconds at most, until it has read the whole log."""
         self._begun_ns = time.time_ns()
         self._thread.start()
         self._reached.wait(_REACHED_S)
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has not come to the end that the log had when it began."""
+        """Whether it has yet to reach the end that the log had at the start."""
         return not self._reached.is_set()
 
     def demand_running(self) -> None:
-        """Raise `FailedError` once it has ended, because of the disk or of damage."""
+        """Raise `FailedError` if the thread has ended because of the disk or damage."""
         if self.failure:
             raise FailedError(503, f"the gateway follows the log no more: {self.failure}")
 
     def serve(self) -> None:
-        """Wake what waits in the event loop that calls this."""
+        """Use the calling event loop to wake waiting requests."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._wake()  # what changed before is forgotten: a later change calls it again
 
     def stop(self) -> None:
-        """End, and write what was executed."""
+        """Stop the thread and save the streams."""
         self._is_stopping = True
         self._subscriber.stop()
         if self._thread.is_alive():
@@ -92,20 +92,20 @@ class StreamFollower:
         self._store.close()
 
     def expect(self, session: str, sequence: int) -> "asyncio.Future[StreamVerdict]":
-        """Return what becomes of a message; expected before it is published."""
+        """Return a future for the outcome of a message; call it before publishing the message."""
         future: asyncio.Future[StreamVerdict] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._expected[session, sequence] = future
         return future
 
     def forget(self, session: str, sequence: int) -> None:
-        """Expect a message no more."""
+        """Drop the future of a message that was not published."""
         with self._lock:
             self._expected.pop((session, sequence), None)
 
     @contextmanager
     def waiting(self, name: str) -> "Iterator[asyncio.Future[None]]":
-        """Provide what is done when a stream, or `ANY_STREAM`, has changed."""
+        """Provide a future that completes when a stream, or `ANY_STREAM`, changes."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].add(future)
         try:
@@ -191,7 +191,7 @@ class StreamFollower:
 
 
 def name_of(message: Message) -> str:
-    """Return the stream that a message is of: its key; empty if that is no name."""
+    """Return the name of a message's stream, which is its key; "" if the key is not a name."""
     key = message.key
     if not key or len(key) > NAME_BYTES_MAX:
         return ""

@@ -19,7 +19,7 @@ _SUSPENDED: Final = INCARNATION_END
 
 
 def suspended(incarnation: int) -> int:
-    """The seat's number while the member's copy `incarnation` is suspended."""
+    """Return the number in a member's seat that marks its copy `incarnation` as suspended."""
     return _SUSPENDED + incarnation
 
 
@@ -112,12 +112,12 @@ class Roster:
         return self._history[max(0, len(self._history) - 2)][1]
 
     def counts(self, name: str, incarnation: int) -> bool:
-        """Whether this copy of a node's state votes, and counts for a majority."""
+        """Whether this copy of a node's state is a voter now."""
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
     def has_counted(self, name: str, incarnation: int) -> bool:
-        """Whether a copy counts or counted, as far back as the log reaches."""
+        """Whether a copy counts, or did in any configuration that this log still has."""
         seats = [seats.get(name) for _, seats in self._history]
         return any(seat and seat.votes and seat.incarnation == incarnation for seat in seats)
 
@@ -132,7 +132,7 @@ class Roster:
         return frozenset().union(*lists)
 
     def is_known(self, index: int, name: str, incarnation: int) -> bool:
-        """Whether the configuration as of an entry comes from more than this node's file.
+        """Whether this node's log, not only its configuration file, shows that a copy is a member.
 
         A copy that did not found the cluster starts with that file, which lists it as a founder;
         its log says later that it joined, or that the copy before it is suspended.

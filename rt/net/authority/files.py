@@ -35,8 +35,8 @@ def read_file(path: str, bytes_max: int) -> bytes:
 def write_file(path: str, content: bytes, *, force: bool, heir: str = "") -> None:
     """Create or replace a whole file; a reader sees the old or the new one, never a part.
 
-    A replacement keeps the old file's group and the group's permission to read; `heir` is the file
-    that it will replace, if that is another one than `path`.
+    The new file keeps the group, and its permission to read, of the file that it replaces: `path`,
+    or `heir` if the caller will rename the new file to that.
     """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -73,7 +73,7 @@ def _take_group(fd: int, path: str) -> None:
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """Lock a directory, so that one process at a time changes a file in it."""
+    """Hold the lock of a directory: only one process at a time changes files in it."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""EventLoop: the one thread of a process that its sockets and its streams' duties belong to."""
+"""EventLoop: the thread of a process that serves its sockets and does its streams' duties."""
 
 import errno
 import logging
@@ -25,7 +25,7 @@ _ALIVE_S: Final = 0.5  # between two looks whether the thread is there
 
 
 class EventLoop(LoopTurns):
-    """The turns of a loop in a thread of its own, with threads for what may wait.
+    """An event loop in a thread of its own, with a pool of threads for work that may block.
 
     Threads: `call`, `away`, `ask` and `add_failing` may be called by any thread, as may what
         `LoopTurns` says.
@@ -35,10 +35,10 @@ class EventLoop(LoopTurns):
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, *, pool_threads: int = _POOL_THREADS
     ) -> None:
-        """Start the thread; it waits for something to do.
+        """Start the thread, which waits for work.
 
         Args:
-            clock: a clock that only goes forward.
+            clock: a monotonic clock, in seconds.
             pool_threads: how many threads may wait for disks at once; each is started when needed.
 
         Raises:
@@ -62,7 +62,7 @@ class EventLoop(LoopTurns):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread is over, so that nothing is called any more."""
+        """Whether the thread has ended, so that it calls nothing any more."""
         return not self._thread.is_alive()
 
     @property
@@ -71,10 +71,10 @@ class EventLoop(LoopTurns):
         return not self._is_over and self.has_ended
 
     def call(self, act: Act) -> bool:
-        """Call this in the loop and wait until that is done; raises what it raises.
+        """Call a function in the loop and wait until it returns; its error is raised here.
 
         Returns:
-            False once the loop is over: it was not called, and never will be.
+            False if the loop has ended: the function was not called and never will be.
         """
         if self.is_own_thread:
             act()
@@ -89,11 +89,11 @@ class EventLoop(LoopTurns):
         return True
 
     def add_failing(self, failing: Callable[[Exception], None]) -> None:
-        """Have this called if an error ends the thread. Any thread may ask."""
+        """Register a function to be called if an error ends the loop's thread."""
         self._failing.append(failing)
 
     def drop_failing(self, failing: Callable[[Exception], None]) -> None:
-        """Do not call this any more."""
+        """Remove a function that `add_failing` registered."""
         self._failing.remove(failing)
 
     def away(
@@ -102,12 +102,12 @@ class EventLoop(LoopTurns):
         back: Callable[[Exception | None], None],
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        """Do what may wait for a disk or a peer in the pool; the loop learns what came of it.
+        """Run work that may block on a thread of the pool; then the loop calls `back`.
 
         Args:
             work: called by a thread of the pool.
-            back: called by the loop, with the error that ended `work`, if one did.
-            pool: another pool, for what the tasks of this one wait for.
+            back: called by the loop with the error of `work`, or None.
+            pool: another pool to use: work that other tasks wait for must not queue after them.
 
         Raises:
             RuntimeError: the system allows no further thread; `work` may be done later.
@@ -126,15 +126,16 @@ class EventLoop(LoopTurns):
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
     ) -> None:
-        """Do what may wait for a peer in a daemon thread of its own; otherwise as `away`.
+        """Run work that may wait for a peer on a daemon thread of its own; otherwise as `away`.
 
-        That may take ten seconds, and must neither fill the pool nor keep the process from ending.
+        It may take ten seconds, and must neither fill the pool nor keep the process from ending.
 
         Args:
             work: may raise `RtError` and `OSError`.
-            back: called by the loop, with the error that ended `work`, if one did; an `OSError` if
-                the system allows no further thread.
-            late: called instead, by that thread, if the loop is over: closes what `work` opened.
+            back: called by the loop with the error of `work`, or None; an `OSError` if the system
+                allows no further thread.
+            late: called by that thread instead of `back` if the loop has ended, to close what
+                `work` opened.
         """
         run = copy_context().run  # its log lines name the stream
 
@@ -158,7 +159,7 @@ class EventLoop(LoopTurns):
             report(OSError(errno.EAGAIN, str(error)))
 
     def stop(self) -> None:
-        """End the thread once it has done what was posted, and release everything; idempotent."""
+        """Let the thread finish the posted work, end it and release everything; idempotent."""
         if self._is_over or self._guard.is_copy:
             return
         self._is_over = True
@@ -188,14 +189,14 @@ class EventLoop(LoopTurns):
                     failing(RuntimeError("the event loop of this process has ended"))
 
     def _note_longest(self) -> None:
-        """Log a long turn; the time that it did not run is a disk's, or a busy machine's."""
+        """Log a long turn, and how much of it the thread spent waiting rather than running."""
         if self.longest_s > _LONG_TURN_S:
             words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
 
 
 class _Called:
-    """What another thread waits for; an error is that thread's, and ends nothing here."""
+    """A call that another thread waits for; that thread gets the error, if there is one."""
 
     is_urgent = False
 
@@ -204,11 +205,11 @@ class _Called:
         self._act = act
 
     def ready(self) -> None:
-        """Do it."""
+        """Make the call."""
         self._act()
         self.done.set_result(None)
 
     def failed(self, error: Exception) -> bool:
-        """Have the caller raise it."""
+        """Raise the error in the waiting thread."""
         self.done.set_exception(error)
         return True

@@ -196,7 +196,7 @@ class Duties:
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
     def _is_loud(self, mail: Mail) -> bool:
-        """Whether something came that a node at rest does not expect, or a member has returned."""
+        """Whether mail came that ends a rest, or a member that was away has returned."""
         if mail.synced or mail.received or mail.orders or mail.damaged or mail.gone:
             return True
         away = self.idle_policy.away
@@ -204,7 +204,7 @@ class Duties:
         return has_returned or mail.is_stirred
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
-        """Schedule the next tick: later while nothing happens, and much later at rest."""
+        """Schedule the next tick: later while the stream is quiet, and much later at rest."""
         before, timing = self.idle_policy.ticks, self._timing
         self.idle_policy.look(now_s, is_loud=is_loud)
         ticks = self.idle_policy.ticks
@@ -295,7 +295,7 @@ class Duties:
         self._executor.rest()
 
     def _look_at_seal(self, notes: Mapping[str, str]) -> None:
-        """Turn readers away once another cluster continues the log, and until it does not."""
+        """Refuse readers while another cluster is the one that continues the log."""
         text = notes.get(SEALED_NOTE)
         if text != self._seal:
             self._seal = text
@@ -318,7 +318,7 @@ class Duties:
         )  # fmt: skip
 
     def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
-        """Mend what was found damaged, and do what the member can."""
+        """Handle reported damage, then let the member propose, persist and merge."""
         while mail.damaged:
             self._take_report(mail.damaged.popleft())
         try:
@@ -337,7 +337,7 @@ class Duties:
             self._mend(damage)
 
     def _run(self, now_s: float) -> list[str]:
-        """Propose, persist, answer and merge; while the disk is full, do all but merge."""
+        """Propose, persist, reply and merge; skip merging while the disk is full."""
         if now_s >= self._merge_again_s:
             try:
                 merged = self._member.run()
@@ -365,7 +365,7 @@ class Duties:
         self._paused = why
 
     def _resume(self) -> None:
-        """Record that the merged log can be written, unless the last run had nothing to write.
+        """Record that the disk has room again, unless the last run wrote nothing.
 
         A failed instruction stays first in the queue, and the next run tries it again.
         """
@@ -394,7 +394,7 @@ class Duties:
         return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
 
     def _take_report(self, found: DamageFound) -> None:
-        """Mend what a connection found damaged, unless another log has been opened since.
+        """Repair a file that a connection found damaged, unless the log was reopened since.
 
         A merged file that a copy is writing is left alone; otherwise nothing would ever fill the
         gap.

@@ -52,7 +52,7 @@ class StreamHeartbeat:
         wake: called by the loop when another member's rest may have ended.
         fail: called by the loop with the error when heartbeats have stopped.
         members: the addresses of its other members.
-        rests: since when it is shown to rest, and where; None while it does not.
+        rests: since when it announces an idle position, and which; None while it is not idle.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class StreamHeartbeat:
         self.rests: tuple[float, Quiescence] | None = None
 
     def show(self, calm: Quiescence | None) -> None:
-        """Announce where this node rests from the next heartbeat on; None withdraws it."""
+        """Announce this node's idle position in the next heartbeats; None withdraws it."""
         self.rests = None if calm is None else (self._process.clock(), calm)
 
     def heard(self) -> dict[str, Quiescence]:
-        """Return where other members, heard lately, say that they rest."""
+        """Return the idle position that each other member reported lately."""
         return self._process.heard(self.group, self.members)
 
     def follow(self, members: Mapping[str, Sequence[Address]]) -> None:
-        """Dial these members; streams share one connection per process."""
+        """Connect to these members; all streams share one connection per process."""
         self.members = members
         self._process.loop.post(self._process.dial)
 
     def leave(self) -> None:
-        """End its part: the stream is no longer served, though a step may be under way."""
+        """Remove the stream, which is no longer served; a step of it may still be running."""
         self._process.loop.post(partial(self._process.forget, self))
 
 
@@ -110,11 +110,11 @@ class ProcessHeartbeat:
         """Prepare; nothing is sent before `start`.
 
         Args:
-            loop: beats, and hears.
+            loop: the event loop that sends and receives.
             context: returns the client context for the next connection, which offers `PULSE_ALPN`.
             beat_s: time between two heartbeats.
-            lost_s: after so long a silence, a process may be dead.
-            clock: a clock that only goes forward.
+            lost_s: how long a process may be silent before it counts as lost.
+            clock: a monotonic clock, in seconds.
         """
         self.loop, self.clock = loop, clock
         self._context, self._timing = context, (beat_s, lost_s)
@@ -141,11 +141,11 @@ class ProcessHeartbeat:
         return stream
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start sending heartbeats."""
         self.loop.mark_last(self)
 
     def stop(self) -> None:
-        """Beat and hear no more."""
+        """Stop sending and receiving heartbeats."""
         self.loop.call(self._stop)
 
     def _stop(self) -> None:
@@ -159,7 +159,7 @@ class ProcessHeartbeat:
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Return what hears the beats of another process in the loop, once it is called.
+        """Return a function for the loop to call, which then receives another process's heartbeats.
 
         Raises:
             PeerError: it is not a node.
@@ -169,14 +169,14 @@ class ProcessHeartbeat:
         return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
 
     def joined(self, reading: PeerIn) -> bool:
-        """Hear a process from now on."""
+        """Receive the heartbeats of a process on this connection."""
         if not self._is_over:
             heard = HeardHeartbeats(reading.peer.name, self.clock())
             self._heard = {**self._heard, reading: heard}
         return not self._is_over
 
     def take(self, reading: PeerIn, reader: MessageReader) -> None:
-        """Hear what a process says; `PeerError` if it broke the protocol."""
+        """Take bytes from a process; `PeerError` if they break the protocol."""
         heard = self._heard[reading]
         for beat in reader.take():
             if beat == heard.last:  # the usual case
@@ -186,19 +186,19 @@ class ProcessHeartbeat:
             heard.last = beat
 
     def lost(self, reading: PeerIn) -> None:
-        """A process has hung up."""
+        """Wake the streams of a process that has closed its connection."""
         if (heard := self._heard.get(reading)) is not None:
             self._heard = {each: of for each, of in self._heard.items() if each is not reading}
             self._take(heard, {})
 
     def forget(self, stream: StreamHeartbeat) -> None:
-        """Forget a stream, and whom it alone had dialled."""
+        """Remove a stream, and the connections that only it needed."""
         if self._streams.get(stream.group) is stream:
             del self._streams[stream.group]
         self.dial()
 
     def dial(self) -> None:
-        """Dial the members of all streams, and no other process."""
+        """Connect to the members of all streams, and close connections to any other process."""
         wanted = {(name, tuple(at)) for stream in self._streams.values()
                   for name, at in stream.members.items()}  # fmt: skip
         for gone in self._lines.keys() - wanted:
@@ -211,7 +211,7 @@ class ProcessHeartbeat:
             line.nudge()
 
     def heard(self, group: bytes, members: Container[str]) -> dict[str, Quiescence]:
-        """Return where these members, heard lately, say that a stream rests."""
+        """Return the idle position that each of these members reported for a stream lately."""
         since_s = self.clock() - self._timing[1]
         return {
             each.sender: each.streams[group]
@@ -232,7 +232,7 @@ class ProcessHeartbeat:
             each.is_lost = is_lost
 
     def failed(self, error: Exception) -> bool:
-        """End the streams: a follower at rest would not miss a leader that is silent."""
+        """Stop the streams: without heartbeats, an idle follower would not notice a dead leader."""
         _log.error("internal error in the pulse", exc_info=error)
         self.loop.forget(self)
         for each in [*self._streams.values()]:
@@ -253,7 +253,7 @@ class ProcessHeartbeat:
                     line.put(self._beat_told)
 
     def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
-        """Record a heartbeat, and wake the streams whose rest may have ended there."""
+        """Record a heartbeat; wake the streams that its sender no longer lists as idle."""
         before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
         ended = [group for group, calm in before.items() if streams.get(group) != calm]
         self._wake(heard.sender, ended)
