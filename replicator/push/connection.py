@@ -1,4 +1,4 @@
-"""PushConnection: ships the sessions of a book to one node."""
+"""PushConnection: ships sessions to one node."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -52,15 +52,15 @@ class ShippedSessions(Protocol):
         """Record an acknowledgement of the log of this id; return whether it says anything new."""
 
     def note(self, session: str, *, whole: bool) -> None:
-        """Write down what was acknowledged; `OSError` if that fails.
+        """Save what was acknowledged; `OSError` if that fails.
 
         Args:
             session: its name.
-            whole: whether to write also what nothing waits for.
+            whole: whether to save also what no caller waits for.
         """
 
     def rest(self, session: str) -> None:
-        """Close what is open for a session, because it is idle."""
+        """Close the files of an idle session."""
 
     def refused(self, session: str, why: Refused) -> float:
         """Record a refusal; return after how many seconds to offer the session again."""
@@ -84,10 +84,10 @@ class PushConnection:
         headers: Callable[[str, str], None] = lambda _node, _why_not: None,
         channels_max: int = CHANNELS_MAX,
     ) -> None:
-        """Ship the book's sessions, up to `channels_max` on a connection; dial nothing yet.
+        """Prepare to ship the sessions of `book`, at most `channels_max` at a time.
 
-        `gather` is notified of what was sent and merged; `headers` is called with the node's name,
-        and why it takes no messages with headers yet, or "".
+        `gather` is notified of what was sent and merged; `headers` is called with the node's name
+        and the reason why it does not accept messages with headers yet, or "".
         """
         self.name = destination.member or address_text(destination.nodes[0])
         self._book = book
@@ -111,13 +111,13 @@ class PushConnection:
             self.dialer.set()
 
     def look(self, *, urgent: bool = True) -> None:
-        """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
+        """Announce that any session may have changed or be new; `urgent` if that is likely."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
             self.dialer.set()
 
     def drop(self, session: str) -> None:
-        """Ship a session no more, so that another connection may."""
+        """Stop shipping a session, so that another connection may."""
         channel = self._channels.pop(session, None)
         self._hints.discard(session)
         if channel is not None and self._side is not None:
@@ -127,7 +127,7 @@ class PushConnection:
         self._errors.forget(session)
 
     def all_sent(self, session: str) -> Position | None:
-        """Return the end of the session's frames, if all of them were sent; otherwise None."""
+        """Return the end of the session if all of it was sent; None otherwise."""
         channel = self._channels.get(session)
         if channel is None or channel.has_news():
             return None
@@ -135,7 +135,7 @@ class PushConnection:
         return channel.log.manifest.frames_end(channel.position)
 
     def sent(self, session: str) -> tuple[Position | None, int]:
-        """Return the end of what was sent, or None, and how many bytes of the file are left."""
+        """Return the end of what was sent, or None, and how many bytes of that file are left."""
         channel = self._channels.get(session)
         if channel is None:
             return None, 0
@@ -161,7 +161,7 @@ class PushConnection:
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Whether the book wants a connection, and another one could not carry more sessions."""
+        """Whether to have a connection now; one whose channel numbers are used up is replaced."""
         side = self._side
         is_used_up = side is not None and side.is_used_up
         return self._book.is_wanted() and not (
@@ -169,11 +169,11 @@ class PushConnection:
         )
 
     def avoids(self, _node: Address) -> bool:
-        """There is only one."""
+        """Return False: any address of the node will do."""
         return False
 
     def begin(self, link: Link) -> None:
-        """Have all sessions looked at."""
+        """Start on a new connection: check all sessions."""
         self._errors.reconnected()
         self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
@@ -195,10 +195,10 @@ class PushConnection:
             side.close()
 
     def aside(self) -> None:
-        """Leave nothing: what it reads is read by the turn."""
+        """Return None: no other thread has work to do."""
 
     def turn(self) -> float:
-        """Look at what has grown, take what has come, and send."""
+        """Check sessions that have grown, handle what was received, and send."""
         look_s, side = self._book.look_s, self._side
         if side is None:
             return HEARTBEAT_S
@@ -238,7 +238,7 @@ class PushConnection:
         self._sweep.begin(new, self._channels)
 
     def _look_at_some(self, side: SourceConnection) -> None:
-        """Find unannounced changes and new sessions, at a few sessions."""
+        """Check a few sessions for changes that were not announced, and for new sessions."""
         for session in self._sweep.some():
             channel = self._channels.get(session)
             if channel is None:
@@ -281,7 +281,7 @@ class PushConnection:
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
-        """Write for the publisher what was confirmed; a failure is retried at the next check."""
+        """Save the confirmations for the publisher; a failure is retried at the next check."""
         try:
             self._book.note(session, whole=whole)
         except OSError as error:
@@ -290,7 +290,7 @@ class PushConnection:
             self._errors.note(session, "")
 
     def _note_whole(self, session: str, channel: SourceChannel) -> None:
-        """Write all that was confirmed, unless the session's directory was restored from a backup.
+        """Save all confirmations, unless the session's directory was restored from a backup.
 
         In that case the confirmations of the old directory must not reach its publisher.
         """
@@ -318,7 +318,7 @@ class PushConnection:
 
 
 def _session(channel: SourceChannel) -> str:
-    """Return the session's name by its directory; its manifest may name another."""
+    """Return the name of a session's directory, which may differ from that in its manifest."""
     return _name_of(channel.log.path)
 
 

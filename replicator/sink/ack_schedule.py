@@ -29,7 +29,7 @@ class ChannelBell:
         schedule: "AckSchedule",
         acknowledge: Callable[[int], bool],
     ) -> None:
-        """Ring for a channel.
+        """Prepare for one channel.
 
         Args:
             channel: its number.

@@ -94,7 +94,7 @@ class SinkConnection:
                 copies.
             headers: returns why messages may not have headers, or ""; None for copies of accepted
                 logs.
-            clock: a clock that only goes forward, in seconds.
+            clock: a monotonic clock, in seconds.
         """
         self._clock = clock
         self._link = link

@@ -1,4 +1,4 @@
-"""Promotion: says, beside a standby's copy, which log continues it; then the copy takes no more."""
+"""Promotion: records which log continues a standby's copy, which then stops copying."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ _ID_DIGITS: Final = 8  # of the log that ended, in the name of an earlier succes
 
 
 def succession_path(settings: ConnectionSettings) -> str:
-    """Return the path of the file that says which log continues that of a copy."""
+    """Return the path of the file that names the log which continues a copy."""
     return succession_beside(merged_directory(settings.root, settings.stream))
 
 
@@ -62,9 +62,9 @@ def read_succession(path: str, certs: str) -> tuple[Succession, str]:
 def succession(
     settings: ConnectionSettings, old: str, addresses: Sequence[str], authority: str
 ) -> Iterator[str]:
-    """Have an authority say that a new log goes on where a copy ends; yield the new log's id.
+    """Have an authority sign that a new log continues a copy; yield the new log's id.
 
-    The caller writes the new cluster's files meanwhile. If it fails, nothing was said.
+    The caller writes the new cluster's files within the block; if it fails, nothing is signed.
 
     Args:
         settings: where the copy is.
@@ -125,7 +125,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
 
 
 def _complete(target: str) -> None:
-    """Let a succession count; that of an earlier log stays, for copies that have yet to follow."""
+    """Put a succession in force; keep that of an earlier log for copies that still need it."""
     with suppress(FileNotFoundError):
         known = said_in(read_file(target, SUCCESSION_BYTES_MAX))
         os.replace(target, f"{target}.{known.old[:_ID_DIGITS]}")

@@ -81,8 +81,8 @@ def publish_traced(
 def receiving(message: Message) -> Iterator[Any]:
     """Run a block within a span that continues the trace of a message.
 
-    A span `merge` comes before it, from the publish time to the merge time that the message has:
-    the nodes send nothing to a collector. A message without `traceparent` begins a trace.
+    Before it, a span `merge` is recorded here from the message's publish and merge times, since
+    nodes send no spans themselves. A message without `traceparent` starts a new trace.
 
     Args:
         message: just received.

@@ -1,4 +1,4 @@
-"""StreamFollower: applies each message of the merged log to the streams, and wakes waiting requests."""
+"""StreamFollower: applies each message of the merged log, and wakes waiting requests."""
 
 import asyncio
 import logging

@@ -52,7 +52,7 @@ class Gateway:
         nodes: AdminClient,
         timeout_s: float = 30.0,
     ) -> None:
-        """Begin to copy the stream, and listen.
+        """Start copying the stream, and listen.
 
         Args:
             settings: where to listen, and for whom.
@@ -101,12 +101,12 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where streams are; a stream's name follows."""
+        """The URL of the streams, to which a stream's name is appended."""
         return f"{self._server.url}/v1/stream/"
 
     @property
     def failure(self) -> str:
-        """Why nothing is followed any more; empty while it is."""
+        """Why the log is no longer followed; "" while it is."""
         return self._follower.failure
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class Gateway:
         self._server.start()
 
     def stop(self) -> None:
-        """Answer no more, and end: what was published is shipped first, as far as possible."""
+        """Stop serving, ship what was published as far as possible, and end."""
         self._server.stop()
         self._follower.stop()
         self._nodes.close()
@@ -131,7 +131,7 @@ class Gateway:
 
 
 class GatewayProtocol(HttpProtocol):
-    """A connection that knows whose certificate its client has shown.
+    """A connection that records which certificate its client presented.
 
     It may be idle for longer than that of a page: a client that sends on a connection just as it is
     closed does not know whether its append was taken.
@@ -140,7 +140,7 @@ class GatewayProtocol(HttpProtocol):
     request_s = 75.0
 
     def connection_made(self, transport: Any) -> None:
-        """Note the holder of the certificate, for every request."""
+        """Record the holder of the client's certificate for all requests of the connection."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         holder = holder_of(tls.getpeercert(binary_form=True)) if tls is not None else None
@@ -153,7 +153,7 @@ class GatewayProtocol(HttpProtocol):
 
 
 def _say_event(event: Event) -> None:
-    """Log what makes the streams incomplete: messages that were archived before they were read."""
+    """Log a gap: streams are incomplete if messages were archived before they were read."""
     if isinstance(event, Gap | Poisoned):
         _log.warning("streams may lack messages: %s", event)
 

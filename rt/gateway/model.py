@@ -1,4 +1,4 @@
-"""HTTP streams as a state machine: what each message of the merged log makes of them.
+"""HTTP streams as a state machine: how each message of the merged log changes them.
 
 A gateway proposes by publishing, and the merged log decides. Every gateway of a stream executes the
 same messages in the same order, so all of them come to the same state; what one of them answers is
@@ -25,7 +25,7 @@ INTEGER_MAX: Final = 2**53 - 1  # what JavaScript can count
 
 
 class Producer(NamedTuple):
-    """Who repeats an append safely, and which append it is."""
+    """The producer of an append and its number, by which a repeated append is recognized."""
 
     id: str
     epoch: int
@@ -34,7 +34,7 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamChange:
-    """What one message does to a stream; the payload, if it is data, is the message's own.
+    """What one message changes in a stream; data is in the message's payload.
 
     Args:
         do: `create`, `append` or `delete`.
@@ -121,7 +121,7 @@ def _counts(value: object) -> bool:
 
 @dataclass(slots=True)
 class Heard:
-    """What a producer has appended: the last append, and how many of its messages."""
+    """The last append of a producer, and how many messages of it have come."""
 
     epoch: int
     seq: int
@@ -130,7 +130,7 @@ class Heard:
 
     @property
     def next(self) -> tuple[int, int]:
-        """The append, and the message of it, that comes next."""
+        """The numbers of the append and of its message that are expected next."""
         return (self.seq + 1, 0) if self.is_whole else (self.seq, self.parts)
 
 
@@ -168,16 +168,16 @@ class HttpStream:
     heard: dict[str, Heard] = field(default_factory=dict)
 
     def copied(self) -> "HttpStream":
-        """Return a copy that changes alone."""
+        """Return an independent copy."""
         return replace(self, heard={name: replace(each) for name, each in self.heard.items()})
 
 
 class StreamVerdict(NamedTuple):
-    """What became of a change, as HTTP says it.
+    """The outcome of a change, as an HTTP status.
 
     Args:
-        status: 2xx if the change, or the same one before, took place.
-        words: why not.
+        status: 2xx if the change was made, now or before by the same request.
+        words: why it was not made.
         is_new: whether it changed the stream: only then is its payload part of it.
         seq: the producer's last append, or the one that was expected of it instead.
         epoch: the producer's epoch now.
@@ -193,7 +193,7 @@ class StreamVerdict(NamedTuple):
 
 
 class StreamAfter(NamedTuple):
-    """The stream after a change, None if there is none then, and the verdict."""
+    """The stream after a change, None if it does not exist, and the verdict."""
 
     stream: HttpStream | None
     verdict: StreamVerdict
@@ -262,7 +262,7 @@ def _append(stream: HttpStream, change: StreamChange, at: Position) -> StreamVer
 
 
 def _is_in_sequence(stream: HttpStream, change: StreamChange) -> bool:
-    """Whether the writer's own sequence allows a message: the first of an append decides."""
+    """Whether a message fits the writer's own sequence; an append's first message decides."""
     if not change.seq or (change.part and change.producer is not None):
         return True
     if change.part:

@@ -94,7 +94,7 @@ def _receive(
 
 
 def position_in(request: Fields, name: str) -> Position:
-    """Return a field of a request that is a position, the first if it is left out.
+    """Return the position in a request's field; the start of the log if the field is missing.
 
     Raises:
         Misuse: the field is malformed.

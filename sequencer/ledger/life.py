@@ -66,7 +66,7 @@ class Life:
     begins_again: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a change that no node could execute, while the caller can still hear of it."""
+        """Raise an error for a change that no node could execute, before it is proposed."""
         parse_session(self.session)
         if self.owner:
             parse_peer(self.owner)
@@ -84,7 +84,7 @@ class Life:
 
 
 def encode_life(life: Life) -> bytes:
-    """Return the change as it follows the head of the instruction."""
+    """Encode the change, without the head of the instruction."""
     log = bytes.fromhex(life.log or ANY_LOG)
     fixed = _FIXED.pack(_CODES[life.change], life.before, life.after, log)
     if life.change in OWNED:
@@ -110,7 +110,7 @@ def decode_life(time_ns: int, data: bytes) -> Life:
 
 
 def _owned(data: bytes) -> tuple[int, bool, str, int]:
-    """Decode what only changes of owners have: since, begins again, owner, offset of the name."""
+    """Decode the fields of a change of owner: since, begins_again, owner, offset of the name."""
     since, again, length = _MORE.unpack_from(data, _FIXED.size)
     begin = _FIXED.size + _MORE.size
     if again > 1:

@@ -1,4 +1,4 @@
-"""Seal: a cluster that was told to end its log here, so that another one may continue it."""
+"""Seal: records that a cluster ended its log, so that another one may continue it."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Seal:
     Attributes:
         by: who sealed it.
         at_ns: when, ns since the epoch.
-        moved_to: the addresses of the cluster that continues the log, or other words for it; ""
+        moved_to: the addresses of the cluster that continues the log, or other text; ""
             while readers are still served here.
     """
 
@@ -46,7 +46,7 @@ class Seal:
 
     @property
     def refusal(self) -> Refused:
-        """What publishers, and those who ask for changes, are told."""
+        """The message for publishers and for requests that change something."""
         where = f"it continues at {self.moved_to}" if self.moved_to else "it ends here for now"
         return Refused(SEALED_NOTE, f"this cluster's log was sealed by {self.by}; {where}")
 
@@ -74,7 +74,7 @@ def seal_of(notes: Mapping[str, str]) -> Seal | None:
 
 
 def may_follow(notes: Mapping[str, str], instruction: Instruction) -> bool:
-    """Whether an instruction may be proposed: a sealed cluster's log and state stay as they are."""
+    """Whether an instruction may be proposed; in a sealed cluster, only one about the seal."""
     is_seal = isinstance(instruction, Note) and instruction.name == SEALED_NOTE
     return is_seal or SEALED_NOTE not in notes
 
@@ -87,7 +87,7 @@ def demand_unsealed(notes: Mapping[str, str], instruction: Instruction) -> None:
 
 
 def moved_away(notes: Mapping[str, str]) -> Refused | None:
-    """Return what readers are told once another cluster continues the log; None before."""
+    """Return the message for readers once another cluster continues the log; None before."""
     seal = seal_of(notes)
     return seal.refusal if seal is not None and seal.moved_to else None
 

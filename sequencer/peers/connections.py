@@ -41,7 +41,7 @@ _PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
 
 
 class PeerOut(ContextParty):
-    """Messages to one member; a short-lived thread dials it.
+    """The connection on which this node sends to one member; a short-lived thread dials it.
 
     Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
         calls the rest. The thread that dials uses `dialer` alone meanwhile, except for `addresses`
@@ -67,9 +67,9 @@ class PeerOut(ContextParty):
             name: the member.
             dialer: connects to it.
             about: the context in which the loop acts on the connection.
-            is_quiet: whether another connection's log says what ails it.
-            told: called after an attempt that the member itself has answered, by the thread that
-                dialled, with why it refuses this node; "" if it does not.
+            is_quiet: whether not to log its problems, because another connection does.
+            told: called by the thread that dialled, after an attempt that the member answered, with
+                its reason to refuse this node, or "".
         """
         super().__init__(about)
         self.name, self.dialer = name, dialer
@@ -132,7 +132,7 @@ class PeerOut(ContextParty):
             self._flush()
 
     def _turn(self) -> None:
-        """Send what there was no room for; the member may have hung up, too."""
+        """Send queued messages, and notice if the member has closed the connection."""
         if self._sock is None:
             self.dial()  # the pause is over
             return
@@ -147,14 +147,14 @@ class PeerOut(ContextParty):
         self._lose(f"internal error: {spoken(error)}")
 
     def retire(self) -> None:
-        """Send no more; what waits is dropped."""
+        """Stop sending, and drop the queue."""
         self._is_retired = True
         self.dialer.give_up(self.nudge)
         self._drop()
         self._loop.forget(self)
 
     def _dialled(self, made: list[ssl.SSLSocket], error: Exception | None) -> None:
-        """Take what came of a dial; it was retired if nothing did."""
+        """Handle the result of a dial."""
         self._is_dialling = False
         if made:
             self._connected(made[0])
@@ -192,7 +192,7 @@ class PeerOut(ContextParty):
         return bool(self._record or self._rest or self._queue)
 
     def _flush(self) -> None:
-        """Send what waits until there is no more room."""
+        """Send queued messages until the socket takes no more."""
         while self._sock is not None and (self._record or self._next_record()):
             if not self._sent(self._record):
                 if self._sock is not None:
@@ -235,7 +235,7 @@ class PeerOut(ContextParty):
             self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
 
     def _look(self) -> None:
-        """See whether the member has hung up; on this connection it says nothing."""
+        """Notice whether the member has closed the connection, on which it never sends."""
         if self._sock is None:
             return
         try:
@@ -272,22 +272,22 @@ class PeerOut(ContextParty):
 
 
 class Listener(Protocol):
-    """Listener: hears what other nodes send; the loop calls all of it."""
+    """Listener: receives from other nodes; only the loop calls it."""
 
     loop: EventLoop
 
     def joined(self, reading: "PeerIn") -> bool:
-        """Begin to hear a node; False if none is heard any more."""
+        """Start receiving from a node; False once everything is stopped."""
 
     def take(self, reading: "PeerIn", reader: MessageReader) -> None:
-        """Hear what has come; `PeerError` ends the connection."""
+        """Handle received messages; a `PeerError` ends the connection."""
 
     def lost(self, reading: "PeerIn") -> None:
         """The connection has ended."""
 
 
 class PeerIn(ContextParty):
-    """What one node sends; the loop calls every method but `keep`."""
+    """The connection on which one node sends to us; the loop calls every method but `keep`."""
 
     is_urgent = True
 
@@ -298,7 +298,7 @@ class PeerIn(ContextParty):
         peer: PeerIdentity,
         most: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        """Prepare; nothing is read before `keep`. No message has more than `most` bytes."""
+        """Prepare; nothing is read before `keep`. A message has at most `most` bytes."""
         super().__init__()
         sock.settimeout(0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # it may be silent for long
@@ -326,7 +326,7 @@ class PeerIn(ContextParty):
         self.end()
 
     def _turn(self) -> None:
-        """Read what has arrived, and have it heard."""
+        """Read what has arrived, and pass it to the listener."""
         if self._is_over:
             return
         try:
@@ -343,7 +343,7 @@ class PeerIn(ContextParty):
             self._listener.loop.mark(self)
 
     def _receive(self) -> tuple[bool, bool]:
-        """Read; return whether the connection is open, and whether there is more to be read."""
+        """Read once; return whether the connection is open, and whether more may be there."""
         left = _TURN_BYTES
         while left > 0:
             try:
@@ -361,7 +361,7 @@ class PeerIn(ContextParty):
         return True, True
 
     def end(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._is_over:
             return
         self._is_over = True
@@ -397,14 +397,14 @@ class Peers:
         """Dial every other member.
 
         Args:
-            loop: calls what follows from what arrives.
+            loop: serves the connections.
             name: this node.
             addresses: of all members; of each, one or more.
             context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by the loop.
             gone: called with the name of a member whose process has ended, by another thread.
-            objection: why a node is not heard.
+            objection: why a node is not accepted, or "".
             removed: called with a member that was dialled, and whether it refuses this node because
                 it was removed, by another thread.
             outdated: why nothing is sent to a node, by the ALPN name that it speaks; "" if it is.
@@ -423,7 +423,7 @@ class Peers:
         self.follow(addresses)
 
     def send(self, to: str, data: bytes) -> None:
-        """Queue a message for a member; for any other node it is lost."""
+        """Queue a message for a member; drop it for any other node."""
         if self.loop.is_own_thread:
             self._put(to, data)
         elif (out := self._out.get(to)) is not None:
@@ -435,7 +435,7 @@ class Peers:
             out.put(data)
 
     def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
-        """Dial these members and no others; one that moved, at its next attempt."""
+        """Connect to these members only; a new address is used from the next attempt on."""
         self.loop.call(partial(self._follow, addresses))
 
     def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
@@ -461,7 +461,7 @@ class Peers:
             before[member].retire()
 
     def _told(self, member: str, verdict: str) -> None:
-        """Pass on whether a member says that this node was removed; other refusals say nothing."""
+        """Report whether a member refuses this node because it was removed."""
         if verdict in {"", removed_words(self._name)}:
             self._removed(member, bool(verdict))
 
@@ -485,7 +485,7 @@ class Peers:
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Return what reads from a member in the loop, once it is called.
+        """Return a function for the loop to call, which then reads from a member.
 
         Raises:
             Refused: the certificate is not another member's.
@@ -497,7 +497,7 @@ class Peers:
         return PeerIn(self, sock, identity).keep
 
     def joined(self, reading: PeerIn) -> bool:
-        """Hear a member from now on, on this connection and no other."""
+        """Receive from a member on this connection, and close its older one."""
         if self._is_over:
             return False
         name = reading.peer.name
@@ -509,10 +509,10 @@ class Peers:
         return True
 
     def take(self, reading: PeerIn, reader: MessageReader) -> None:
-        """Have heard what a member has sent.
+        """Pass on what a member has sent.
 
         Raises:
-            PeerError: it broke the protocol, or is heard no more.
+            PeerError: it broke the protocol, or is no longer accepted.
         """
         peer = reading.peer
         if why := self._asked(peer, greets=True, is_live=True):
@@ -527,7 +527,7 @@ class Peers:
             self._heard(peer.name, messages)
 
     def lost(self, reading: PeerIn) -> None:
-        """A member has hung up; its process may have ended, if it has not come back since."""
+        """Handle the end of a member's connection: its process may have ended."""
         name = reading.peer.name
         if self._in.get(name) is not reading:
             return

@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 class UnansweredError(PeerError):
-    """Nothing answers at an address, as another stream keeps finding."""
+    """Nothing answers at an address that another stream keeps trying."""
 
 
 class Silence(NamedTuple):
@@ -58,7 +58,7 @@ class Turns:
 
     @contextmanager
     def at(self, address: Address, wait_s: float, again: Callable[[], None]) -> Iterator[None]:
-        """Hold a turn at an address; an `OSError` in the block means that nothing answered.
+        """Hold a turn to dial an address; an `OSError` in the block counts as no answer.
 
         Args:
             address: host and port.
@@ -92,7 +92,7 @@ class Turns:
             slots.release()
 
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
-        """Raise `UnansweredError` if nothing answers and another stream keeps trying."""
+        """Raise `UnansweredError` if another stream is the one that tries a silent address."""
         with self._lock:
             silence, now_s = self._silent.get(address), self._clock()
             if silence is None:
@@ -117,7 +117,7 @@ class Turns:
             again()
 
     def give_up(self, again: Callable[[], None]) -> None:
-        """Stop dialling; if this stream was trying for all, another one takes over."""
+        """Stop dialling; if this stream was the one that tried, another one takes over."""
         with self._lock:
             left = [each for each, silence in self._silent.items() if silence.scout == again]
             for address in left:
@@ -147,7 +147,7 @@ class PeerDialer:
             this node's cluster and nothing else.
         objection: why the node that answers is not that member, by its certificate; "" if it is.
         turns: shared by all that dial the same addresses.
-        outdated: why it is not spoken to, by the ALPN name that it chose; "" if it is.
+        outdated: why its protocol version is not accepted, by its ALPN name; "" if it is.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class PeerDialer:
 
 
 def _refuses(address: Address) -> bool:
-    """Whether a connection is refused; a process that ends closes its sockets one by one."""
+    """Whether an address refuses connections, as it does once its process has ended."""
     try:
         socket.create_connection(address, _REFUSED_S).close()
     except ConnectionRefusedError:

@@ -93,9 +93,10 @@ def begin_sending(directory: str, newest: Callable[[], Position | None], limit: 
 
 
 def _place(directory: str) -> int:
-    """Return the change time of the lock file, which is never written; a copied one has another.
+    """Return the change time of the lock file, which a copied directory does not share.
 
-    A change of its owner or mode changes it as well; existing files then count as sent.
+    The file is never written. A change of its owner or mode also changes the time; existing log
+    files then count as sent.
     """
     return os.stat(os.path.join(directory, LOCK_NAME)).st_ctime_ns
 

@@ -101,7 +101,7 @@ class LoopTurns(ABC):
         """Run no turn yet.
 
         Args:
-            clock: a clock that only goes forward, in seconds.
+            clock: a monotonic clock, in seconds.
             poller: what is waited with.
         """
         self.clock = clock

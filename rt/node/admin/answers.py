@@ -26,9 +26,9 @@ _CONNECTION_S: Final = 0.004  # processor time of a handshake and a thread
 
 @dataclass(slots=True)
 class _Kept:
-    """An answer, the state it depends on, when it was begun, and its processor time.
+    """A cached answer: the state it was made from, when, and how long that took.
 
-    Threads: `turn` is held while it is made; its holder alone uses the other fields.
+    Threads: `turn` is held while the answer is made; only its holder uses the other fields.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -42,7 +42,7 @@ class _Kept:
 
     @property
     def fresh_s(self) -> float:
-        """How long it may be reused; shorter if it is cheap to make."""
+        """How long it may be reused, in seconds; shorter if it is cheap to make."""
         return max(min(_FRESH_S, _FRESH_COSTS * self.cost_s), _LONG_COSTS * self.cost_s)
 
 

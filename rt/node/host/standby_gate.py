@@ -1,4 +1,4 @@
-"""StandbyGate: whether a cluster may have been given up while its nodes were down."""
+"""StandbyGate: checks that no standby has replaced the cluster while its nodes were down."""
 
 from collections.abc import Callable, Collection
 from typing import Final
@@ -22,8 +22,8 @@ Asking = Callable[[Address, Fields, Collection[CertificateRole]], Fields]
 class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
-    A promoted copy takes nothing more and is not served as the old log. So a mirror that still
-    serves this log was not promoted. Of a process with several streams, only its own is asked for.
+    A promoted copy no longer serves the old log, so a mirror that still serves it was not promoted.
+    In a process with several streams, each stream asks about its own log only.
     """
 
     def __init__(self, settings: NodeSettings, asking: Asking | None = None) -> None:
@@ -42,7 +42,7 @@ class StandbyGate:
         self.why = "the standby was not asked yet"
 
     def may_start(self) -> bool:
-        """Ask once; return whether the node may start. If not, `why` says what is in the way."""
+        """Ask once; return whether the node may start. If not, `why` has the reason."""
         settings = self._settings
         try:
             identity = read_log_identity(merged_directory(settings.root, settings.stream))
@@ -53,7 +53,7 @@ class StandbyGate:
         return self._has_leader() or any(self._serves(each, identity.id) for each in self._mirrors)
 
     def _has_leader(self) -> bool:
-        """Whether the others are led: then the cluster was not down."""
+        """Whether another node has a leader, so that the cluster was not down."""
         request: Fields = {"do": END, "latest": True}
         for name, address in self._settings.addresses.items():
             if name != self._settings.name:

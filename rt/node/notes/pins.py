@@ -22,7 +22,7 @@ MayLease = Callable[[CertificateRole, PeerName], bool]
 
 
 def may_lease_by(grants: Grants, stream: str) -> MayLease:
-    """Return a function: whether a peer may hold files, by the present grants."""
+    """Return a function that says whether a peer may hold files by the current grants."""
 
     def may_lease(role: CertificateRole, name: PeerName) -> bool:
         return grants.granted(PeerIdentity(name, role)).may_lease(stream)
@@ -31,7 +31,7 @@ def may_lease_by(grants: Grants, stream: str) -> MayLease:
 
 
 def may_lease_on(settings: NodeSettings) -> MayLease:
-    """Return a function: whether a peer may hold files, by the grants of a node."""
+    """Return a function that says whether a peer may hold files by a node's grants."""
     files = certificate_files(settings.certs, settings.name)
     return may_lease_by(Grants(grants_path(files.ca)), settings.stream)
 
@@ -73,7 +73,7 @@ class Pins:
 
 
 def pins_of(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
-    """Return the pins of cursors and groups as leases, except those of the notes in `over`."""
+    """Return the pins of cursors and groups as leases, without the notes named in `over`."""
     return [
         Lease(
             f"{name.partition(' ')[0]}.{each.name}", each.position,

@@ -46,7 +46,7 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
 
 
 def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | None]:
-    """Return the first batch after a position, and the position if messages before it are gone."""
+    """Return the first batch after a position, and where a gap before it begins, or ""."""
     gap = ""
     log.refresh()
     with closing(Reader(log, position)) as reader:

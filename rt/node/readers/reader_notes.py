@@ -53,7 +53,7 @@ class ReaderNotes(Generic[Record]):
             kind: prefix of the notes' names.
             parse: parses a note; raises `Misuse`.
             view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows the outcome.
+            decide: proposes a note, and waits until the view shows the outcome.
             latest: waits until this node has executed all that any may have confirmed.
             log: opens the merged log.
             now_ns: the time, ns since the epoch.
@@ -143,7 +143,7 @@ class ReaderNotes(Generic[Record]):
 def demand_owner(
     record: RegisteredCursor | ReadingGroup, identity: PeerIdentity, *, or_operator: bool = False
 ) -> None:
-    """Raise `Refused` unless a peer is the owner, or an operator who may."""
+    """Raise `Refused` unless a peer owns a record, or `or_operator` and it is an operator."""
     if not record.belongs_to(identity) and not (or_operator and identity.may_operate):
         kind = "cursor" if isinstance(record, RegisteredCursor) else "group"
         owner = f"{record.role} {record.owner}".strip()

@@ -81,13 +81,13 @@ class LogView:
         self._bad_frames = BadFrames(self.log)
 
     def refresh(self) -> bool:
-        """Look again; return whether the log exists."""
+        """Read what has changed; return whether the log exists."""
         self.log.refresh()
         return self.log.is_there
 
     @property
     def place(self) -> LogPlace:
-        """Return where a task finds the log; with "" for what is not known yet."""
+        """Return what a task needs to open the log; its id and stream are "" while unknown."""
         identity = self.log.manifest.identity
         names = (identity.id, identity.stream) if identity else ("", "")
         return LogPlace(self.path, *names, self.copies)
@@ -122,14 +122,14 @@ class LogView:
         is_past: Callable[[IndexEntry], bool],
         index: Index | None = None,
     ) -> Walk:
-        """Return a walk at the last indexed frame that is not past the sought place."""
+        """Return a walk that starts at the last indexed frame at or before the sought place."""
         return walk_before(
             file.pread, self.index(start) if index is None else index, start, is_past,
             merged=self.log.merged, session=self.log.session,
         )  # fmt: skip
 
     def index(self, start: Position) -> Index:
-        """Return a file's index, in memory; made again if it is missing or too large to be ours."""
+        """Return a file's index in memory; rebuild it if it is missing or too large to be valid."""
         _, file = self.log.open_index(start)
         with closing(file) if file else nullcontext():
             if file is None or (size := file.size()) > _INDEX_BYTES_MAX:
@@ -156,7 +156,7 @@ class LogView:
         return _Tail(size, walk.position.offset, walk)
 
     def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
-        """End before an incomplete frame, or after damage that tasks may skip."""
+        """Return a tail that ends before an incomplete frame, or after damage that tasks handle."""
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
             return _Tail(size, at.offset, walk)
@@ -175,7 +175,7 @@ def open_log(path: str, *, strict: bool = True, copies: str = "") -> Iterator[Lo
 
 
 def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
-    """Fix what a load reads of each of its logs.
+    """Return the part of each log that a load reads, which later appends do not change.
 
     Raises:
         Misuse: there is no log, two hold the same messages, or the start is after the end.
@@ -223,7 +223,7 @@ def check_no_copies(views: Sequence[LogView]) -> None:
 
 
 def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None:
-    """Raise `Misuse` if there are several logs, and copies, which are of one."""
+    """Raise `Misuse` if there are several logs and a store of copies, which can be of one only."""
     if options.copies and len(views) > 1:
         raise Misuse(f"{options.copies} holds copies of one log, and the load names {len(views)}")
 
@@ -242,7 +242,7 @@ def is_selected(view: LogView, selection: Selection) -> bool:
 
 
 def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> None:
-    """Refuse a load from `earliest` that may have begun before files were archived.
+    """Refuse a load from `earliest` if files were archived, perhaps after it began.
 
     Raises:
         Misuse: files were archived, and nothing says whether the load was made before that.
@@ -348,7 +348,7 @@ def parsed_edge(
 
 
 def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContextManager[LogView]:
-    """Open the only log of a load; `Misuse` if there are several, in each of which it may be."""
+    """Open the log of a load; `Misuse` if there are several, so that a place is ambiguous."""
     paths = log_paths(paths)
     if len(paths) > 1:
         words = f"{start} counts in one log, and the load names {len(paths)}"
