@@ -1,4 +1,4 @@
-"""SessionProgress: what each node has confirmed of a session, and what follows from that."""
+"""SessionProgress: what each node has confirmed of a session, saved for its publisher."""
 
 import threading
 import time
@@ -87,13 +87,13 @@ class SessionProgress:
         keep_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read what was written before in the session's directory.
+        """Read the confirmations that were saved in the session's directory.
 
         Args:
             directory: the session's directory.
             nodes: how many nodes are shipped to.
             release: when its rolled files may be archived.
-            keep_s: how long after that they are kept all the same.
+            keep_s: how much longer, in seconds, they are kept after that.
             clock: the time in seconds.
         """
         self._keep_s, self._clock = keep_s, clock
@@ -108,18 +108,18 @@ class SessionProgress:
         self._lock = threading.Lock()
 
     def follow(self, nodes: Sequence[str], release: Release) -> None:
-        """Count these nodes from now on, and forget what others have confirmed."""
+        """Count these nodes only; drop the confirmations of any other."""
         with self._lock:
             self._voices = release.voices(len(nodes))
             self._reached = {each: self._reached[each] for each in nodes if each in self._reached}
 
     def replaced(self, node: str) -> None:
-        """Forget what was confirmed at an address where another node answers now."""
+        """Drop the confirmations from an address at which another node answers now."""
         with self._lock:
             self._reached = {each: been for each, been in self._reached.items() if each != node}
 
     def reached(self, node: str) -> NodeReached:
-        """Return how far a node has come."""
+        """Return the progress of a node."""
         return self._reached.get(node, _NOTHING)
 
     def is_replicated(self, end: Position) -> bool:
@@ -171,7 +171,7 @@ class SessionProgress:
         return True
 
     def _release(self) -> None:
-        """Update `released`; nothing waits for it, so not at each acknowledgement."""
+        """Update `released`, but not at every acknowledgement, since no caller waits for it."""
         if not self._releases:
             return
         by_holder: dict[str, Position] = {}
@@ -197,9 +197,9 @@ class SessionProgress:
         return found
 
     def forget(self) -> None:
-        """Forget all confirmations: another copy of the log was put in its place.
+        """Drop all confirmations, because the log was replaced by another copy.
 
-        They do not apply to it, although its positions are the same.
+        They do not apply to that copy, although its positions are the same.
         """
         with self._lock:
             self._begin(self._log)
@@ -213,10 +213,10 @@ class SessionProgress:
         self._reached = {}
 
     def note(self, *, whole: bool = True) -> None:
-        """Write what is new; after an `OSError` the next call tries again.
+        """Save new confirmations; after an `OSError` the next call tries again.
 
         Args:
-            whole: whether to write also if only `released` is new. Nothing waits for that, and a
+            whole: whether to save also if only `released` is new. No caller waits for that, and a
                 write for each message would wake the process that watches the session.
         """
         with self._lock:

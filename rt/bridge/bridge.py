@@ -43,10 +43,10 @@ class BridgeChoice:
         session: the bridge's session in the target.
         group: the group of bridges that forward the same; "" for none.
         sessions: names or globs of the sessions to forward; None for all.
-        key_prefix: only messages whose key begins so.
-        chained: whether what came by a bridge goes on.
+        key_prefix: forward only messages whose key begins with this.
+        chained: whether messages that came through another bridge are forwarded too.
         start: where a new bridge begins.
-        on_gap: what to do where the source's log is gone.
+        on_gap: what to do where files of the source's log were archived.
     """
 
     session: str
@@ -79,7 +79,7 @@ class Bridge:
             copy: the directory of its copy of the merged log.
             target: a client that may publish the session.
             target_log: the id of the target's merged log.
-            choice: what is forwarded.
+            choice: what to forward, and under which name.
 
         Raises:
             Misuse: a name is not valid, or the session has a live publisher.
@@ -107,14 +107,14 @@ class Bridge:
         return self._publisher.next_sequence
 
     def arrived(self) -> Position:
-        """Return up to where the target has merged the source's log, as far as it is forwarded."""
+        """Return the position in the source's log up to which the target has merged messages."""
         merged = self._publisher.confirmed().merged
         while self._marks and self._marks[0][0] <= merged:
             self._arrived = self._marks.popleft()[1]
         return self._arrived
 
     def stop(self) -> None:
-        """Have `run` return after what it has read."""
+        """Have `run` return once it has forwarded what it has read."""
         self._stopped.set()
 
     def flush(self, timeout_s: float) -> None:
@@ -139,9 +139,9 @@ class Bridge:
                 self._mark(reader.position)
 
     def _start(self) -> Start | str:
-        """Return where to begin: after what the session has, as far as a copy shows it.
+        """Return where to begin: at the first message that the bridge's session does not have.
 
-        A session that has nothing yet says nothing: then it is where the first run began.
+        If the session is empty, that is where the first run began, or the chosen start.
         """
         number = self.next_number
         if not number:
@@ -154,9 +154,9 @@ class Bridge:
             return at_number(log, number) if log.is_there else "earliest"
 
     def _chunks(self, reader: Subscriber, *, follow: bool) -> Iterator[list[Message]]:
-        """Yield what is there, in order, until stopped or, without `follow`, all was read.
+        """Yield messages in order, until stopped; without `follow`, until the end is reached.
 
-        A chunk is empty if nothing came for a while.
+        A chunk is empty if none came for a while.
         """
         while not self._stopped.is_set():
             chunk = [*islice(reader.messages(_POLL_S if follow else None), 1)]
@@ -172,7 +172,7 @@ class Bridge:
             yield chunk
 
     def _forward(self, chunk: list[Message]) -> None:
-        """Publish the messages of a chunk that go on, run by run of consecutive numbers."""
+        """Publish a chunk's messages that are to be forwarded, in runs of consecutive numbers."""
         run = list[Message]()
         for message in chunk:
             if message.number < self.next_number + len(run):
@@ -189,14 +189,14 @@ class Bridge:
             self._publish(run)
 
     def _mark(self, place: Position) -> None:
-        """Note that everything before `place` is published, unless that was noted just now."""
+        """Record that everything before `place` is published, unless that was recorded just now."""
         now_s = time.monotonic()
         if now_s >= self._mark_s and not self._stopped.is_set():
             self._mark_s = now_s + _MARK_S
             self._marks.append((self._publisher.flush("written").position, place))
 
     def _publish(self, run: list[Message]) -> None:
-        """Publish messages under their numbers, once the target has merged enough of the others."""
+        """Publish messages under their numbers; first wait while too many are not merged yet."""
         if self._stopped.is_set():
             return
         stream, log = self._source.stream, self._log_id()
@@ -219,7 +219,7 @@ class Bridge:
                 return
 
     def _log_id(self) -> str:
-        """Return the id of the source's log, of which a message was read."""
+        """Return the id of the source's log; call it after a message was read."""
         if not self._source_log:
             with closing(LogDirectory(self._copy)) as log:
                 log.refresh()

@@ -109,7 +109,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
     """Complete a promotion that was killed after it had written a cluster's files.
 
     Returns:
-        Whether there was one, with these files.
+        Whether there was such a promotion, of a cluster with these files.
     """
     target = succession_path(settings)
     if not os.path.exists(target + _DRAFT):

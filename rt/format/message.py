@@ -124,7 +124,7 @@ class Batch:
 
     @property
     def places(self) -> Iterator[int]:
-        """Iterate over the messages' positions; the rest shows how far a reader got."""
+        """Return an iterator over the messages' positions."""
         return iter(range(self.position + self.first, self.next_position))
 
     def messages_among(

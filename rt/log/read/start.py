@@ -59,13 +59,13 @@ class AtTime:
 class AtSequence:
     """Start at a session's message with this sequence number, or at its next one.
 
-    If that message is in a part of the log that was archived, reading begins with the gap. If the
-    session has not come so far, it begins at the end. A session that was reset uses its numbers
+    If that message is in a part of the log that was archived, reading begins with the gap. If no
+    such message was published yet, it begins at the end. A session that was reset uses its numbers
     again, and either message may be found; use a time or a position.
 
     Args:
         number: the sequence number, as of a message's `sequence`.
-        session: whose; without it the reader must choose exactly one session.
+        session: the session's name; "" if the reader chooses exactly one session.
     """
 
     number: int
@@ -78,7 +78,7 @@ class AtSequence:
             parse_session(self.session)
 
     def of(self, sessions: Collection[str] | None) -> "AtSequence":
-        """Return this start with its session: its own, or the only one that is wanted.
+        """Return this start with a session: its own, or the only one that the reader chooses.
 
         Raises:
             Misuse: sessions are not named, or several may be meant.
@@ -128,7 +128,7 @@ def parse_start(text: str) -> Start:
 
 
 def start_text(start: Start) -> str:
-    """Return a start as text that `parse_start` reads; nodes take it from those who ask them.
+    """Return a start as text that `parse_start` reads, for a request to a node.
 
     Raises:
         Misuse: nodes do not find sequence numbers.
@@ -179,11 +179,11 @@ def resolve(
     Args:
         log: the log.
         start: where to begin.
-        wants: which sessions the last messages are counted of; None for all.
+        wants: the sessions whose messages count for `Last`; None for all.
 
     Raises:
         CorruptLog: Damage was found while searching for the position.
-        Misuse: It is a sequence number, and of no session, or of another one than this log's.
+        Misuse: It is a sequence number without a session, or of another log's session.
     """
     if isinstance(start, Position):
         return start
@@ -211,10 +211,10 @@ def _last_wanted(
     number: int,
     wants: Callable[[str], bool] | None,
 ) -> Position:
-    """Return where the last so many messages of the wanted sessions, or of all, begin.
+    """Return where the last `messages` messages begin, of the wanted sessions or of all.
 
-    Reads ever more of the log's end until it holds enough, so a session that is silent costs a
-    reading of the whole log.
+    Reads more and more of the log's end until it has found enough; if the sessions have published
+    little, that is the whole log.
     """
     if wants is None:
         return _at_number(log, due, max(0, number - messages))
@@ -303,7 +303,7 @@ def at_number(log: LogDirectory, number: int) -> Position:
 
 
 def _at_sequence(log: LogDirectory, start: AtSequence) -> Position:
-    """Find a number, even in a file that is gone: reading from there begins with the gap."""
+    """Return the position of a number; if its file was archived, of the gap."""
     order, rolled = log.manifest.order, log.manifest.rolled
     if not (log.is_there and (order or log.files())):
         return START
@@ -335,7 +335,7 @@ def _archived_end(log: LogDirectory) -> Position:
 
 
 def _at_time(log: LogDirectory, time_ns: int) -> Position:
-    """Find a time, even in a file that is gone: reading from there begins with the gap."""
+    """Return the position of a time; if its file was archived, of the gap."""
     found = readable_at(log, time_ns)
     gone = (log.manifest.rolled[file] for file in log.unreadable_files())
     first = next((line.file for line in gone if line.last_time_ns >= time_ns and line.end), found)
@@ -372,7 +372,7 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
-    """Read from `begin` until `place` finds something in a batch, or to the end."""
+    """Read from `begin` until `place` returns a position in a batch; return the end if none."""
     with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:

@@ -1,4 +1,4 @@
-"""LoopTurns: the turns of an event loop: whom it calls, in which order, and how much at once."""
+"""LoopTurns: the turns of an event loop: what it calls, in which order, and for how long."""
 
 import time
 from abc import ABC, abstractmethod
@@ -21,32 +21,32 @@ Act = Callable[[], None]
 
 
 class Party(Protocol):
-    """What the loop calls: a connection, a stream's duties."""
+    """Something that the loop calls, such as a connection or a stream's duties."""
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it comes before the others, and has its turn whatever the time.
+        """Whether it is served before the others, and in every turn.
 
-        A heartbeat of another node that waits for 64 pullers would end a leader's term.
+        A heartbeat that had to wait for 64 pullers could cost a leader its term.
         """
 
     def ready(self) -> None:
-        """Do what there is to do now: something arrived, there is room to send, or it was due."""
+        """Do the work at hand: data arrived, the socket has room, or a deadline has passed."""
 
     def failed(self, error: Exception) -> bool:
-        """End what has met an internal error, and nothing else; False if the process has to end."""
+        """End this party after an internal error; return False if the process has to end."""
 
 
 class ContextParty(ABC):
-    """A party that acts in the context of the thread that made it: its log lines name the stream.
+    """A party that runs in the context of its maker's thread, so that log lines name the stream.
 
-    Subclasses say what a turn does, and how what has met an internal error ends.
+    Subclasses define a turn, and what to do after an internal error.
     """
 
     is_urgent = False
 
     def __init__(self, about: Context | None = None) -> None:
-        """Act in a context; that of this thread if none is given."""
+        """Run in `context`; by default in that of the calling thread."""
         self._run = (about or copy_context()).run
 
     def ready(self) -> None:
@@ -54,12 +54,12 @@ class ContextParty(ABC):
         self._run(self._turn)
 
     def failed(self, error: Exception) -> bool:
-        """End what has met an internal error, and nothing else."""
+        """End this party, and nothing else, after an internal error."""
         self._run(self._fail, error)
         return True
 
     def acting(self, act: Callable[..., None], *arguments: object) -> Act:
-        """Return a call to post: an error in it ends this party, not the process."""
+        """Wrap a call for `post`, so that an error in it ends this party and not the process."""
 
         def guarded() -> None:
             try:
@@ -73,19 +73,19 @@ class ContextParty(ABC):
 
     @abstractmethod
     def _turn(self) -> None:
-        """Do what there is to do now."""
+        """Do the work at hand."""
 
     @abstractmethod
     def _fail(self, error: Exception) -> None:
-        """End, or begin again."""
+        """End this party, or start it again."""
 
 
 class LoopTurns(ABC):
     """Waits for sockets, deadlines and posted calls, and acts on all of them, one after the other.
 
-    A turn does first what was posted, then serves the urgent, then the others; both for `SERVE_S`,
-    and the next turn goes on from there. Then comes what is due, which is urgent or marked to be
-    served as the others are, and last the duties of the streams that have news, once for all.
+    A turn makes the posted calls, then serves urgent parties and then the others, each for
+    `SERVE_S`; the next turn goes on from there. After that, parties whose deadlines have passed are
+    served or marked for the next turn, and last come the duties of the streams that have news.
 
     Threads: `post`, `rouse` and `mark_last` may be called by any thread; all else, and all fields
         but these, belong to the one that runs the turns.
@@ -102,7 +102,7 @@ class LoopTurns(ABC):
 
         Args:
             clock: a monotonic clock, in seconds.
-            poller: what is waited with.
+            poller: waits for sockets.
         """
         self.clock = clock
         self.deadlines: Deadlines[Party] = Deadlines()
@@ -120,10 +120,10 @@ class LoopTurns(ABC):
         """Whether the caller runs the turns."""
 
     def post(self, act: Act) -> bool:
-        """Have the loop call this soon. Any thread may ask.
+        """Have the loop call a function soon.
 
         Returns:
-            False once the loop is over: it was not called, and never will be.
+            False if the loop has ended: the function was not called and never will be.
         """
         self._posted.append(act)
         if self._takes_none:
@@ -136,21 +136,21 @@ class LoopTurns(ABC):
         return True
 
     def rouse(self, party: Party) -> bool:
-        """Call a party soon; False once the loop is over. Any thread may ask."""
+        """Have the loop call a party soon; return False if the loop has ended."""
         if self.is_own_thread:
             self.mark(party)
             return True
         return self.post(lambda: self.mark(party))
 
     def mark_last(self, party: Party) -> None:
-        """Call a party at the end of this turn, or of the next one. Any thread may ask."""
+        """Have the loop call a party at the end of this turn or the next."""
         if self.is_own_thread:
             self._last[party] = None
         else:
             self.post(lambda: self._last.setdefault(party))
 
     def watch(self, fd: int, party: Party, events: int = READABLE) -> None:
-        """Call a party while one of these events is there at a descriptor."""
+        """Call a party whenever a descriptor has one of these events."""
         if fd in self._watched:
             self._poller.modify(fd, events)
         else:
@@ -158,22 +158,22 @@ class LoopTurns(ABC):
         self._watched[fd] = party
 
     def ignore(self, fd: int) -> None:
-        """Watch this descriptor no more; it may be watched again."""
+        """Stop watching a descriptor; it may be watched again later."""
         if self._watched.pop(fd, None) is not None:
             self._poller.unregister(fd)
 
     def mark(self, party: Party) -> None:
-        """Call a party soon, without an event."""
+        """Call a party soon, although nothing has happened at its descriptor."""
         self._ready.mark(party, is_urgent=party.is_urgent)
 
     def forget(self, party: Party) -> None:
-        """Call a party no more; its descriptors are ignored already."""
+        """Drop a party whose descriptors are no longer watched."""
         self._ready.drop(party)
         self.deadlines.clear(party)
         self._last.pop(party, None)
 
     def _turns(self) -> None:
-        """Run turns until the loop is over and has done what was posted."""
+        """Run turns until the loop is stopped and all posted calls are made."""
         try:
             while not self._is_over or self._posted:
                 events = self._poller.poll(self._pause_s())
@@ -192,7 +192,7 @@ class LoopTurns(ABC):
 
     @abstractmethod
     def _note_longest(self) -> None:
-        """Take note of a turn that was longer than any before."""
+        """Record a turn that was longer than any before."""
 
     def _pause_s(self) -> float:
         if self._ready or self._last or self._posted:

@@ -1,4 +1,4 @@
-"""DutyTurns: a stream's duties in the turns of an event loop."""
+"""DutyTurns: runs a stream's duties in the turns of an event loop."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ _HOLD_S: Final = 1.0
 
 
 class DutyTurns:
-    """Steps a stream's `Duties` at the end of each turn that brought news, and when they are due.
+    """Calls a stream's `Duties` at the end of each turn that brought news, and when they are due.
 
-    While a thread does a step, no other is begun: what arrives meanwhile is for the next one.
+    While a thread runs a step, no other step starts; what arrives meanwhile is for the next one.
 
     Threads: any thread may call `ring` and `leave` and read `is_slow`; the rest is the loop's own.
     """
@@ -35,14 +35,14 @@ class DutyTurns:
         *,
         slow_s: float = SLOW_S,
     ) -> None:
-        """Prepare; nothing is stepped before `join`.
+        """Prepare; no step is taken before `join`.
 
         Args:
-            loop: whose turns they are.
-            sequencer: rings here from now on.
-            guarded: calls what is a part of the node's work; an error in it ends the node.
+            loop: the event loop.
+            sequencer: holds the duties, and calls `ring` when it has mail.
+            guarded: calls a function, and ends the node if that raises an error.
             fail: ends the node with an error.
-            slow_s: after a step that took longer, the next ones are left to a thread.
+            slow_s: if a step takes longer, in seconds, a thread takes the next ones.
         """
         self.is_slow = False  # whether a step took long lately
         self._quick_s = float("-inf")  # when none has
@@ -58,20 +58,20 @@ class DutyTurns:
         sequencer.ring = self.ring
 
     def ring(self) -> None:
-        """Have the duties done at the end of this turn."""
+        """Schedule a step for the end of this turn."""
         self._loop.mark_last(self)
 
     def join(self) -> None:
-        """Begin to step."""
+        """Start taking steps."""
         self._loop.call(self._begin)
 
     def leave(self) -> None:
-        """Step no more, once a step that is under way has ended; `NodeSequencer.finish` follows."""
+        """Stop after the current step; call `NodeSequencer.finish` afterwards."""
         self._loop.call(self._end)
         self._thread.shutdown()
 
     def ready(self) -> None:
-        """Do the duties once, here or in a thread."""
+        """Take one step, here or in a thread."""
         if not self._has_joined:
             return
         if self._is_away:
@@ -85,7 +85,7 @@ class DutyTurns:
             self._step_later()
 
     def failed(self, error: Exception) -> bool:
-        """End the node; it has ended already, unless no thread could be begun for a step."""
+        """End the node after an internal error, or because no thread could be started."""
         self._fail(error)
         return True
 

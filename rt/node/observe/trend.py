@@ -25,7 +25,7 @@ class Trend:
     """
 
     def __init__(self, first: NodeSample) -> None:
-        """Begin with the first sample, after which the first step begins."""
+        """Start the first step at the time of the first sample."""
         self._flow, self._at_s = first.flow, first.at_s
         self.steps: tuple[Step, ...] = ()
 
