@@ -292,7 +292,7 @@ class Server:
         return kept
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
-        """Record the TLS socket in place of the plain one, so that stopping closes the right one."""
+        """Record the TLS socket in place of the plain one, so that a stop closes it."""
         with self._lock:
             connection.sock = sock
             if connection.is_ended:

@@ -34,7 +34,7 @@ def found_node(settings: NodeSettings) -> None:
 
 
 def found_streams(settings: NodeSettings) -> list[str]:
-    """Found the state of each stream of a node; return their directories; errors as for one stream."""
+    """Found the state of each stream of a node; return their directories."""
     return [found_stream(each) for each in settings.each_stream]
 
 
