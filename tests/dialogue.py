@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from logs import TIME_NS, make_frame
 from replicator_host import log_bytes, manifest_lines
@@ -256,6 +257,39 @@ def with_the_rest(turn):
 def copy_all(source, sink, **rooms):
     """Let a source and a sink talk once, to the end."""
     return Dialogue(source, sink, **rooms).talk().close()
+
+
+def written(directory, first, second, active):
+    """Write two files, and a second run that is still active, of messages of these sizes."""
+    log = Log(directory).write(*first).roll().write(*second).roll()
+    log.run().write(*active)
+    return Path(log.directory)
+
+
+def cut_everywhere(top, step):
+    """Cut a dialogue at every `step`th byte of either side, then let it go on; return how often.
+
+    The payloads are short: what a cut does is decided by frames and messages, not by their bodies.
+    """
+    source = written(top / "short", (40, 1, 20), (30, 8), (20, 64, 50))
+    whole = copy_all(source, top / "whole")
+    sides = {"source_room": whole.source_pipe.total, "sink_room": whole.sink_pipe.total}
+    assert sides["source_room"] > 1024
+    target = top / "cut"
+    target.mkdir()
+    cuts = [(side, room) for side, total in sides.items() for room in range(0, total, step)]
+    for side, room in cuts:
+        dialogue = copy_all(source, target, **{side: room})
+        if os.listdir(target):
+            assert_prefix(source, target)
+            ends = Inbox(target, SESSION_ID, NoWake())
+            assert all(ack.durable <= ends.appender.end for ack in dialogue.acks)
+            ends.release()
+        copy_all(source, target)
+        assert_equal(source, target)
+        for path in target.iterdir():  # removing the directory too takes twice the time
+            path.unlink()
+    return len(cuts)
 
 
 def assert_equal(source, sink):

@@ -277,13 +277,20 @@ def manifest_lines(directory):
 
 
 def eventually(check, timeout_s=60.0):
-    """Wait until `check()` is true; return whether it became true."""
-    end = time.monotonic() + timeout_s
-    while not check():
-        if time.monotonic() > end:
+    """Wait until `check()` is true; return whether it became true.
+
+    A check that takes long is made less often: a status request costs the nodes more than the
+    test, and what is waited for would be late for it.
+    """
+    end_s = time.monotonic() + timeout_s
+    while True:
+        began_s = time.monotonic()
+        if check():
+            return True
+        now_s = time.monotonic()
+        if now_s > end_s:
             return False
-        time.sleep(0.005)
-    return True
+        time.sleep(min(0.25, max(0.005, 2 * (now_s - began_s))))
 
 
 def first_answer(sock, beside=(Hello,)):

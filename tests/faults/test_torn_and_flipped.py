@@ -6,6 +6,7 @@ from bisect import bisect_right
 from itertools import permutations
 
 import pytest
+from dialogue import cut_everywhere
 from logs import MergedLog, make_frame
 
 from rt import CorruptLog, Subscriber
@@ -370,3 +371,9 @@ def test_a_reader_gives_out_no_wrong_message_whatever_is_flipped(tmp_path, level
                 pass
         assert found == expected[: len(found)]
         assert len(found) < len(expected), f"bit {bit} went unnoticed"
+
+
+@pytest.mark.faults
+def test_a_dialogue_cut_at_each_byte_reaches_the_same_end(tmp_path):
+    """A connection may break anywhere; `tests/unit` cuts it at every fifth byte."""
+    assert cut_everywhere(tmp_path, 1) > 1500
