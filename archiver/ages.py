@@ -31,6 +31,5 @@ class Ages:
         seen = self._seen = {file.start: before.get(file.start, steady_ns) for file in files}
         shift = now_ns - steady_ns
         return [
-            RolledFile(start, size, min(rolled_ns, seen[start] + shift))
-            for start, size, rolled_ns in files
+            file._replace(rolled_ns=min(file.rolled_ns, seen[file.start] + shift)) for file in files
         ]

@@ -14,6 +14,7 @@ from rt.position import Position
 TIME: Final = "time"
 LIMIT: Final = "limit"
 DISK: Final = "disk"
+MESSAGES: Final = "messages"
 
 
 class DiskReport(NamedTuple):
@@ -48,13 +49,14 @@ class Demands:
     time: int
     limit: int
     disk: int
+    messages: int
     leased_from: int  # index of the first leased file
     holders: str
 
     @property
     def count(self) -> int:
         """How many of the oldest files are archived."""
-        return max(min(max(self.time, self.limit), self.leased_from), self.disk)
+        return max(min(max(self.time, self.limit, self.messages), self.leased_from), self.disk)
 
     def reason(self, place: int) -> str:
         """Return why the file at index `place` is archived: the first rule that asks for it."""
@@ -63,6 +65,8 @@ class Demands:
             return TIME
         if free and place < self.limit:
             return LIMIT
+        if free and place < self.messages:
+            return MESSAGES
         return DISK if free else f"{DISK}, over the lease of {self.holders}"
 
 
@@ -75,6 +79,7 @@ def decide(
     now_ns: int,
     leases: Sequence[Lease] = (),
     nodes: int = 1,
+    active_messages: int = 0,
 ) -> list[Decision]:
     """Return what to archive now: the oldest files, and only as many as some rule asks for.
 
@@ -84,12 +89,16 @@ def decide(
         active_bytes: size of the active file, which counts for the limit but is never archived.
         disks: disks of the nodes that reported lately.
         now_ns: the current time.
-        leases: readers' leases, which hold files against the rules time and limit, but not disk.
+        leases: readers' leases, which hold files against the rules time, limit and messages, but
+            not disk.
         nodes: how many nodes the stream has; the rule disk needs reports from a majority.
+        active_messages: how many messages the active file has, which count for the rule messages.
     """
     # bytes freed by archiving the oldest n files
     freed = [0, *accumulate(file.bytes for file in files)]
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
+    counts = [0, *accumulate(file.messages for file in files)]
+    surplus = 0 if policy.messages is None else counts[-1] + active_messages - policy.messages
     excess = agreed_excess(disks, policy.disk, nodes)
     held = [(lease, lease.first_held(files, now_ns)) for lease in leases]
     first = min((place for _, place in held), default=len(files))
@@ -97,6 +106,7 @@ def decide(
         time=_aged(policy, files, now_ns),
         limit=_least(freed, over),
         disk=_least(freed, excess),
+        messages=_least(counts, surplus),
         leased_from=first,
         holders=", ".join(sorted(lease.holder for lease, place in held if place < len(files))),
     )
@@ -145,7 +155,7 @@ def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:
 
 
 def _least(freed: Sequence[int], needed: int) -> int:
-    """Return how many of the oldest files free `needed` bytes; all if even that is not enough."""
+    """Return how many of the oldest files free `needed`; all if even that is not enough."""
     if needed <= 0:
         return 0
     count = next((n for n, total in enumerate(freed) if total >= needed), len(freed) - 1)

@@ -26,13 +26,14 @@ class RolledFile(NamedTuple):
     start: Position
     bytes: int
     rolled_ns: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Lease: what `holder` has yet to read: up to `bytes_max` bytes from the file of `start` on.
 
-    It protects files from the rules time and limit. Nothing protects them from the rule disk.
+    It protects files from every rule but disk, from which nothing does.
     """
 
     holder: str

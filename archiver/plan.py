@@ -35,7 +35,7 @@ def rolled_files(
     """
     order = manifest.order[bisect_left(manifest.order, archived_to) :]
     lines = (manifest.rolled[file] for file in order if end is None or file < end)
-    return [RolledFile(line.file, line.end, line.at_ns) for line in lines]
+    return [RolledFile(line.file, line.end, line.at_ns, line.messages) for line in lines]
 
 
 def archived_to(manifest: Manifest) -> Position:
@@ -50,24 +50,25 @@ class Prospect(NamedTuple):
         now_ns: the time that retention used then.
         policy: the rules.
         files: the rolled files that are not archived, oldest first, with ages corrected by `Ages`.
-        kept: the files that a plan lists, and how many messages each has.
-        active_bytes, disks, leases, nodes: as in `archiver.decide.decide`.
+        kept: the files that a plan lists.
+        active_bytes, disks, leases, nodes, active_messages: as in `archiver.decide.decide`.
     """
 
     now_ns: int
     policy: Policy
     files: Sequence[RolledFile]
-    kept: Sequence[tuple[RolledFile, int]]
+    kept: Sequence[RolledFile]
     active_bytes: int
     disks: Sequence[DiskReport]
     leases: Sequence[Lease]
     nodes: int
+    active_messages: int = 0
 
     def decisions(self, at_ns: int) -> list[Decision]:
         """Return what to archive at a time."""
         return decide(
             self.policy, self.files, self.active_bytes, self.disks, now_ns=at_ns,
-            leases=self.leases, nodes=self.nodes,
+            leases=self.leases, nodes=self.nodes, active_messages=self.active_messages,
         )  # fmt: skip
 
     def plan(self, at_ns: int) -> list[Planned]:
@@ -75,14 +76,23 @@ class Prospect(NamedTuple):
         return planned(self.policy, self.kept, self.decisions(at_ns))
 
 
-def kept_files(manifest: Manifest) -> list[tuple[RolledFile, int]]:
-    """Return the files that are not archived, and how many messages each has."""
-    files = rolled_files(manifest, archived_to(manifest))
-    return [(file, manifest.rolled[file.start].messages) for file in files]
+def kept_files(manifest: Manifest) -> Sequence[RolledFile]:
+    """Return the files that are not archived, oldest first."""
+    return rolled_files(manifest, archived_to(manifest))
+
+
+def active_messages(manifest: Manifest, number: int) -> int:
+    """Return how many messages the active file of a merged log has.
+
+    Args:
+        manifest: the log's manifest.
+        number: the number of the next message.
+    """
+    return number - manifest.rolled[manifest.order[-1]].next if manifest.order else number
 
 
 def planned(
-    policy: Policy, kept: Sequence[tuple[RolledFile, int]], decisions: Sequence[Decision]
+    policy: Policy, kept: Sequence[RolledFile], decisions: Sequence[Decision]
 ) -> list[Planned]:
     """Return what decisions mean for each file of `kept_files`, by the policy they follow."""
     reasons = {each.start: each.reason for each in decisions}
@@ -92,5 +102,5 @@ def planned(
             start.file_name, size, messages, rolled_ns,
             start in reasons, reasons.get(start, ""), rolled_ns + age_ns if age_ns else None,
         )
-        for (start, size, rolled_ns), messages in kept
+        for start, size, rolled_ns, messages in kept
     ]  # fmt: skip

@@ -15,12 +15,15 @@ TIME_DEFAULT: Final = 10_080  # a week
 DISK_DEFAULT: Final = 90
 TIME_MAX: Final = 100 * 366 * 24 * 60
 _BYTES_MAX: Final = 1 << 62
+MESSAGES_MAX: Final = 1 << 62
 _TEXT_BYTES_MAX: Final = 1024
 _LIMIT: Final = re.compile(r"([0-9]{1,19})(?:([KMGTP])i)?")
 _POWERS: Final[dict[str, int]] = {letter: 1024**n for n, letter in enumerate("KMGTP", 1)}
 _EXAMPLE: Final = '{"time": 10080, "limit": "90Gi", "disk": 90}'
-_KEYS: Final = frozenset({"time", "limit", "disk"})
+_KEYS: Final = frozenset({"time", "limit", "disk", "messages"})
 _ROLL_AGE_MIN_S: Final = 60.0
+# Only whole files go. So a file is rolled that has this part of the messages that are kept.
+_ROLLED_PART: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,13 @@ class Policy:
         time: minutes since the file was rolled; 0 is off.
         limit: maximum total bytes of all files; None is off.
         disk: maximum percentage of the file system in use.
+        messages: maximum total messages of all files; None is off.
     """
 
     time: int = TIME_DEFAULT
     limit: int | None = None
     disk: int = DISK_DEFAULT
+    messages: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.time) is not int or not 0 <= self.time <= TIME_MAX:
@@ -44,6 +49,10 @@ class Policy:
             raise Misuse(f"limit is {self.limit}; use a size above 0, such as 90Gi")
         if type(self.disk) is not int or not 1 <= self.disk <= 100:
             raise Misuse(f"disk is {_said(self.disk)}; use percent, 1 to 100")
+        if self.messages is not None and (
+            type(self.messages) is not int or not 0 < self.messages <= MESSAGES_MAX
+        ):
+            raise Misuse(f"messages is {_said(self.messages)}; use a number above 0, or none")
 
     def text(self) -> str:
         """Return the policy as JSON; equal policies give equal text.
@@ -54,17 +63,24 @@ class Policy:
         fields: dict[str, Any] = {"time": self.time}
         if self.limit is not None:
             fields["limit"] = show_limit(self.limit)
-        return json.dumps({**fields, "disk": self.disk}, separators=(",", ":"))
+        fields["disk"] = self.disk
+        if self.messages is not None:
+            fields["messages"] = self.messages
+        return json.dumps(fields, separators=(",", ":"))
 
-    def roll_age_s(self, file_age_s: float) -> float:
+    def roll_age_s(self, file_age_s: float, messages: int = 0) -> float:
         """Return the age at which an active file is rolled even if it is not full; 0 means never.
 
         A file is archived `time` after it was rolled. If it is rolled no later than `time` after it
-        began, it is gone before its first message is twice that old.
+        began, it is gone before its first message is twice that old. A file that has a quarter of
+        the messages that are kept is rolled once it is a minute old.
 
         Args:
             file_age_s: the node's setting; 0 means never.
+            messages: how many messages the file has.
         """
+        if self.messages is not None and messages * _ROLLED_PART >= self.messages:
+            return min(file_age_s or _ROLL_AGE_MIN_S, _ROLL_AGE_MIN_S)
         if not file_age_s or not self.time:
             return file_age_s
         return min(file_age_s, max(_ROLL_AGE_MIN_S, self.time * 60.0))
@@ -92,10 +108,12 @@ def policy_of(fields: Any) -> Policy:
     if not isinstance(fields, dict):
         raise Misuse("a policy is an object, such as " + Policy(limit=90 << 30).text())
     if strange := sorted(fields.keys() - _KEYS):
-        raise Misuse(f"a policy has no {shown(strange[0])}; it has time, limit and disk")
+        raise Misuse(f"a policy has no {shown(strange[0])}; it has time, limit, disk and messages")
     given = dict(fields)
     if "limit" in given:
         given["limit"] = parse_limit(given["limit"])
+    if given.get("messages") == "none":
+        given["messages"] = None
     return Policy(**given)
 
 

@@ -22,7 +22,8 @@ OLDEST: Final = 7  # the level of a cluster that has agreed on none
 CARRYING: Final = 9
 HEADERS: Final = 10
 SEALING: Final = 11
-NEWEST: Final = SEALING
+COUNTING: Final = 12
+NEWEST: Final = COUNTING
 _LEVELS_END: Final = 1 << 16
 _NS_END: Final = 1 << 63
 _BY_MAX: Final = 300  # characters
@@ -39,6 +40,7 @@ FEATURES: Final[Mapping[int, Feature]] = {
     CARRYING: Feature("0.1.0", "small messages travel inside the instructions that merge them"),
     HEADERS: Feature("0.1.0", "messages may have headers"),
     SEALING: Feature("0.2.0", "the log can be sealed, and continued by another cluster"),
+    COUNTING: Feature("0.2.0", "a policy may limit the number of messages that are kept"),
 }
 
 

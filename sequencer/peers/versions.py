@@ -13,9 +13,10 @@ from rt.version import SOFTWARE
 # not answered takes no part. Version 4: the members may change. Version 6: a list of members has
 # the term of its entry. Version 7: reports say how many sessions their other parts hold. Version 8:
 # a node that dials introduces itself. Version 9: instructions may carry the bytes that they merge.
-# Version 10: frames may have a column of headers. Version 11: the log can be sealed. What a node
-# may write is decided by the cluster's level (`sequencer.ledger.format_level`), not by this.
-PEER_VERSIONS: Final = (11, 10, 9, 8, 7)
+# Version 10: frames may have a column of headers. Version 11: the log can be sealed. Version 12: a
+# policy may limit messages. What a node may write is decided by the cluster's level
+# (`sequencer.ledger.format_level`), not by this.
+PEER_VERSIONS: Final = (12, 11, 10, 9, 8, 7)
 INTRODUCED: Final = 8  # since this version
 SOFTWARE_BYTES_MAX: Final = 64
 _NAME: Final = "rt-peer"

@@ -58,6 +58,27 @@ def test_every_node_and_subscriber_archives_the_same_files(tmp_path, nodes):
         assert eventually(lambda: all(is_empty(cluster.out("n1"), row) for row in gone))
 
 
+def test_the_oldest_files_above_a_number_of_messages_go_everywhere(tmp_path):
+    """A budget of events a day says nothing of their bytes."""
+    with ArchiveCluster(tmp_path, 3) as cluster:
+        answer = cluster.set_policy(messages=1000)
+        assert answer["policy"] == {"time": 0, "disk": 100, "messages": 1000}
+        cluster.push()
+        cluster.pull()
+        publish(cluster.publisher(), 4000)
+        names = [*cluster.nodes, "sub"]
+
+        def kept(name):
+            return sum(row.messages for row in cluster.rows(name) if row.state != "archived")
+
+        assert eventually(lambda: all(0 < kept(each) <= 1000 for each in names))
+        gone = [row for row in cluster.rows("n1") if row.state == "archived"]
+        assert {row.gone.reason for row in gone} == {"messages"}
+        assert kept("n1") > 1000 - 2 * max(row.messages for row in gone), "no more than it must"
+        assert eventually(lambda: said(cluster.rows("n2")) == said(cluster.rows("n1")))
+        assert eventually(lambda: said(cluster.rows("sub")) == said(cluster.rows("n1")))
+
+
 def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
     """Otherwise each message is kept seven times over."""
     with ArchiveCluster(tmp_path, 3) as cluster:

@@ -318,7 +318,7 @@ def test_a_pin_needs_a_grant_and_holds_files_as_a_lease_does(nodes):
     assert code_of(opened, leader, pin_bytes=1000) == "role"
     opened(leader, LEASING, pin_bytes=250)
     acked(leader, 1, Position.parse("0.1.64"))
-    files = [RolledFile(Position.parse(f"0.{roll}.0"), 100, 0) for roll in range(5)]
+    files = [RolledFile(Position.parse(f"0.{roll}.0"), 100, 0, 1) for roll in range(5)]
     (pin,) = leases_of_notes(nodes.ledger.notes)
     assert pin.first_held(files, 1) == 3, "no more than its bytes, the newest"
     acked(leader, 1, Position.parse("0.4.0"))

@@ -13,7 +13,7 @@ from archiver.ages import Ages
 from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
 from archiver.decide import DiskReport, decide, demand_disks
 from archiver.lease import LEASE_S_MAX, LEASES_MAX, Lease, RolledFile, new_lease, parse_lease
-from archiver.plan import archived_to, kept_files, planned, rolled_files
+from archiver.plan import active_messages, archived_to, kept_files, planned, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
@@ -45,7 +45,7 @@ def files_of(sizes, ages):
     """Return files of these sizes, rolled so many minutes ago, oldest first."""
     pairs = zip(sizes, sorted(ages, reverse=True), strict=True)
     return [
-        RolledFile(Position.of(0, place, 0), size, NOW - age * MINUTE)
+        RolledFile(Position.of(0, place, 0), size, NOW - age * MINUTE, size // 3)
         for place, (size, age) in enumerate(pairs)
     ]
 
@@ -60,7 +60,8 @@ def fleets(draw):
         DiskReport, st.sampled_from("abc"), st.just(1000), st.integers(0, 1000), st.integers(0, 100)
     )
     limit = st.none() | st.integers(1, 1500)
-    policy = draw(st.builds(Policy, st.integers(0, 60), limit, st.integers(1, 100)))
+    messages = st.none() | st.integers(1, 500)
+    policy = draw(st.builds(Policy, st.integers(0, 60), limit, st.integers(1, 100), messages))
     start = st.integers(0, 13).map(lambda roll: Position.of(0, roll, 0))
     until = st.sampled_from([NOW - 1, NOW + 1])
     lease = st.builds(Lease, st.sampled_from(["spark", "nas"]), start, until, st.integers(1, 1500))
@@ -72,8 +73,14 @@ def decided(fleet, **changes):
     """Decide about a fleet, some of it changed."""
     files, active, disks, policy, leases = fleet
     facts = {"policy": policy, "files": files, "active_bytes": active, "disks": disks,
-             "now_ns": NOW, "leases": leases, "nodes": max(1, len(disks)), **changes}  # fmt: skip
+             "now_ns": NOW, "leases": leases, "nodes": max(1, len(disks)),
+             "active_messages": active // 3, **changes}  # fmt: skip
     return decide(**facts)
+
+
+def counted(files, active):
+    """Return how many messages some files and the active one have."""
+    return sum(file.messages for file in files) + active // 3
 
 
 @given(fleets())
@@ -97,6 +104,8 @@ def test_no_rule_takes_more_than_it_asks_for(fleet):
         "time": policy.time and NOW - files[place].rolled_ns >= policy.time * MINUTE,
         "limit": policy.limit is not None and kept + active > policy.limit,
         "disk": 2 * sum(disk.excess(policy.disk) > freed for disk in disks) > len(disks),
+        "messages": policy.messages is not None
+        and counted(files[place:], active) > policy.messages,
     }
     assert asks[last.reason.partition(",")[0]]
 
@@ -113,6 +122,7 @@ def test_every_rule_is_met_as_far_as_rolled_files_can_meet_it(fleet):
         total = sum(file.bytes for file in left) + active
         freed = sum(file.bytes for file in files) - sum(file.bytes for file in left)
         assert policy.limit is None or total <= policy.limit
+        assert policy.messages is None or counted(left, active) <= policy.messages
         assert 2 * sum(disk.excess(policy.disk) > freed for disk in disks) <= len(disks)
 
 
@@ -135,7 +145,11 @@ def test_more_of_anything_never_archives_less(fleet, later, grown, fuller):
     fuller_disks = [disk._replace(used=disk.used + fuller) for disk in disks]
     before = {each.start for each in decided(fleet)}
     after = decided(
-        fleet, now_ns=NOW + later * MINUTE, active_bytes=active + grown, disks=fuller_disks
+        fleet,
+        now_ns=NOW + later * MINUTE,
+        active_bytes=active + grown,
+        disks=fuller_disks,
+        active_messages=active // 3 + grown,
     )
     assert before <= {each.start for each in after}
 
@@ -162,7 +176,7 @@ def test_a_lease_holds_against_time_and_limit_and_the_disk_rule_says_when_it_win
         if place >= held:
             assert each.reason.startswith("disk, over the lease of ")
         else:
-            assert each.reason in {"time", "limit", "disk"}
+            assert each.reason in {"time", "limit", "disk", "messages"}
     assert {each.start for each in decisions} <= {each.start for each in decided(fleet, leases=[])}
 
 
@@ -218,6 +232,9 @@ def test_the_policy_of_the_system_this_one_follows_is_read_as_it_is_written():
         ('{"disk": 0}', "1 to 100"),
         ('{"disk": 101}', "1 to 100"),
         ("{", "not JSON"),
+        ('{"messages": 0}', "above 0, or none"),
+        ('{"messages": true}', "messages is 'True'"),
+        ('{"messages": "5k"}', "messages is '5k'"),
         ("time", "neither JSON nor TOML"),
         ('{"a":' * 190, "not JSON"),
         ("[1]", "policy"),
@@ -236,10 +253,11 @@ def test_every_size_survives_being_shown(size):
     assert parse_limit(show_limit(size)) == size
 
 
-@given(st.integers(0, 1000), st.none() | st.integers(1, 1 << 60), st.integers(1, 100))
-def test_every_policy_survives_as_text(minutes, limit, disk):
+@given(st.integers(0, 1000), st.none() | st.integers(1, 1 << 60), st.integers(1, 100),
+       st.none() | st.integers(1, 1 << 60))  # fmt: skip
+def test_every_policy_survives_as_text(minutes, limit, disk, messages):
     """It is kept as text in every node's snapshot."""
-    policy = Policy(minutes, limit, disk)
+    policy = Policy(minutes, limit, disk, messages)
     assert policy_of(json.loads(policy.text())) == policy
 
 
@@ -253,10 +271,17 @@ def test_a_file_rolls_soon_enough_for_the_rule_time(minutes, age_s, expected):
     assert Policy(time=minutes).roll_age_s(age_s) == expected
 
 
+def test_a_file_with_a_quarter_of_the_messages_is_rolled_soon():
+    """A gigabyte of messages would otherwise be kept, and then go all at once."""
+    policy = Policy(time=0, messages=1000)
+    assert [policy.roll_age_s(86400.0, held) for held in (249, 250, 5000)] == [86400.0, 60.0, 60.0]
+    assert policy.roll_age_s(5.0, 250) == 5.0
+
+
 @given(st.lists(st.integers(0, 10**6), max_size=20), st.integers(-(10**6), 10**6), st.booleans())
 def test_no_file_is_younger_than_it_was_seen_to_be(rolled, jump, is_known):
     """A clock that was a year ahead for a second would keep every later file for a year."""
-    files = [RolledFile(Position.of(0, n, 0), 8, at) for n, at in enumerate(sorted(rolled))]
+    files = [RolledFile(Position.of(0, n, 0), 8, at, 1) for n, at in enumerate(sorted(rolled))]
     ages, now, passed = Ages(), 10**6, 1000
     assert ages.seen(files, now, 5) == [f._replace(rolled_ns=min(f.rolled_ns, now)) for f in files]
     if not is_known:
@@ -333,6 +358,7 @@ def test_a_plan_has_every_file_with_bytes_and_touches_none():
     ]  # fmt: skip
     assert rows[2].expires_ns == NOW + MINUTE
     assert len(manifest.archived) == 2
+    assert (active_messages(manifest, 9), active_messages(Manifest(), 9)) == (4, 9)
     off = planned(Policy(time=0), kept_files(manifest), [])
     assert [row.expires_ns for row in off] == [None] * 3
 

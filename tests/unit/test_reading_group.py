@@ -362,7 +362,7 @@ def test_a_note_of_another_version_holds_every_file_and_ends_no_node(nodes, kind
     notes = {**nodes.ledger.notes, f"{kind}new": text}
     ours, unreadable = leases_of_notes(notes)
     assert (ours.holder, unreadable.holder) == ("group.etl", "unreadable")
-    files = [RolledFile(Position(0), 1 << 40, 0), RolledFile(Position(1 << 32), 1 << 40, 0)]
+    files = [RolledFile(Position(file), 1 << 40, 0, 1) for file in (0, 1 << 32)]
     assert unreadable.first_held(files, time.time_ns()) == 0
     assert [each.name for each in groups_of_notes(notes)] == ["etl"]
     nodes.ledger.notes[f"{kind}new"] = text

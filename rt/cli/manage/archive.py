@@ -61,7 +61,7 @@ def lease(
     settings: ConnectionSettings, *, start: str, seconds: float, size: str, release: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Keep files for a reader, whatever the rules time and limit say, unless the disk is full.
+    """Keep files for a reader, whatever the other rules say, unless the disk is full.
 
     \b
     rt archive lease --identity spark --from 0.3.0 --seconds 7200

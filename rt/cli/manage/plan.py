@@ -15,6 +15,7 @@ from rt.cli.common.link import link_options, look
 from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
+from rt.inspect.history import history
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import reading_answers
@@ -88,13 +89,14 @@ def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Plan
 
 def _decisions(log: LogDirectory, rules: Policy, now_ns: int) -> list[Decision]:
     files = rolled_files(log.manifest, archived_to(log.manifest))
-    newest = log.files()[-1:]
-    is_active = bool(newest) and newest[0] not in log.manifest.rolled
-    active_bytes = os.path.getsize(log.file_path(newest[0])) if is_active else 0
+    active = next((row for row in history(log.path)[-1:] if row.is_active), None)
     facts = os.statvfs(log.path)
     used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
     disk = DiskReport("here", used + facts.f_bavail * facts.f_frsize, used)
-    return decide(rules, files, active_bytes, [disk], now_ns=now_ns)
+    return decide(
+        rules, files, active.bytes if active else 0, [disk], now_ns=now_ns,
+        active_messages=active.messages if active else 0,
+    )  # fmt: skip
 
 
 def _cells(row: Planned) -> tuple[str, ...]:

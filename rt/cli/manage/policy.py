@@ -15,7 +15,7 @@ from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.text import size_text, time_text
 
-_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has only three rules
+_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has only four rules
 
 
 @click.group(cls=CommandGroup)
@@ -55,10 +55,14 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
 @click.option(
     "--disk", type=int, help="Archive the oldest files above this percentage of disk usage."
 )
+@click.option(
+    "--messages", metavar="N",
+    help="Archive the oldest files above this number of messages; none turns the rule off.",
+)  # fmt: skip
 @json_option("policy, disks and leases")
 def set_policy(
     settings: ConnectionSettings, *, text: str, path: str | None, minutes: int | None,
-    limit: str | None, disk: int | None, as_json: bool,
+    limit: str | None, disk: int | None, messages: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Set the policy of a stream, on all of its nodes; needs an operator's certificate.
 
@@ -66,11 +70,12 @@ def set_policy(
     rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator
     rt archive policy set --file policy.toml --identity operator
     rt archive policy set --limit 500Gi --identity operator
+    rt archive policy set --messages 10000000 --identity operator
 
     JSON and files replace the whole policy: what they leave out gets its default. Options change
     what they name and leave the rest.
     """  # noqa: D301 - click reads the backspace character
-    given = {"time": minutes, "limit": limit, "disk": disk}
+    given = {"time": minutes, "limit": limit, "disk": disk, "messages": _count(messages)}
     given = {name: value for name, value in given.items() if value is not None}
     if bool(text) + bool(path) + bool(given) != 1:
         raise click.UsageError("give the policy as JSON, as a --file, or by options")
@@ -82,6 +87,11 @@ def set_policy(
         wanted = parse_policy(_read(path) if path else text)
     request = {"do": "set-policy", "policy": json.loads(wanted.text())}
     _show(settings.ask(request), as_json=as_json)
+
+
+def _count(text: str | None) -> int | str | None:
+    """Return a number of messages, for `policy_of` to check."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _read(path: str) -> str:

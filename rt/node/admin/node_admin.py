@@ -67,6 +67,7 @@ from rt.node.retain.retention import (
 )
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
+from sequencer.ledger.format_level import COUNTING, demand_level
 from sequencer.ledger.instruction import Instruction, Note, Roll
 from sequencer.ledger.seal import demand_unsealed, moved_away
 from sequencer.member import Member
@@ -425,8 +426,17 @@ class NodeAdmin:
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         policy = policy_of(request.get("policy"))
         demand_disks(policy, self._sequencer.ask(self._archiver.disks))
+        if policy.messages is not None:
+            self._await_latest()
+            self._wait(Until(lambda: self._sequencer.ask(self._has_level)))
+            demand_level(self._sequencer.view.notes, COUNTING)
         self._note(POLICY_NOTE, policy.text())
         return self._policy(request, identity)
+
+    def _has_level(self) -> bool:
+        """Whether a new cluster has agreed on its level."""
+        member = self._member
+        return member.proposals.founding is None or not member.executor.ledger.is_new
 
     def _change_note(self, name: str, changed: Callable[[str, int], str | None]) -> None:
         """Change a note by compare-and-set; see `ChangedNotes.change`."""

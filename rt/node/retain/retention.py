@@ -13,7 +13,7 @@ from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
 from archiver.decide import DISK, DiskReport, agreed_excess
 from archiver.lease import UNREADABLE, Lease, RolledFile, parse_lease
-from archiver.plan import Prospect, kept_files, rolled_files
+from archiver.plan import Prospect, active_messages, kept_files, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
@@ -264,7 +264,9 @@ class Retention:
             part = decisions[start : start + FILES_MAX]
             files = tuple(ArchivedFile(each.start, each.reason) for each in part)
             self._member.order(Archive(self.machine.now_ns(), files))
-        age_s = policy.roll_age_s(self._settings.storage.file_age_s)
+        manifest = self._member.executor.appender.manifest
+        messages = active_messages(manifest, self._ledger.number)
+        age_s = policy.roll_age_s(self._settings.storage.file_age_s, messages)
         now_ns, steady_ns = self.machine.now_ns(), self.machine.steady_ns()
         if age_s and self._growth.active_age_ns(self._ledger, now_ns, steady_ns) >= age_s * _NS:
             self._member.order(Roll(self.machine.now_ns()))
@@ -280,7 +282,7 @@ class Retention:
     def _prospect(
         self,
         living: dict[str, RetentionReport],
-        kept: Sequence[tuple[RolledFile, int]] = (),
+        kept: Sequence[RolledFile] = (),
     ) -> Prospect:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
         files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
@@ -288,7 +290,7 @@ class Retention:
         return Prospect(
             self.now_ns, policy, self._ages.seen(files, self.now_ns, self.machine.steady_ns()),
             kept, ledger.end.offset + coming, self._disks(living), self.leases,
-            len(self._member.holdings.voters),
+            len(self._member.holdings.voters), active_messages(manifest, ledger.number),
         )  # fmt: skip
 
     def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:

@@ -59,11 +59,13 @@ def planned(
         nodes: how many nodes the stream has.
     """
     policy, live = policy_of_notes(notes), [row for row in rows if row.state == "rolled"]
-    files = [RolledFile(row.first, row.bytes, row.line.at_ns) for row in live]
-    active = rows[-1].bytes if rows and rows[-1].is_active else 0
+    files = [RolledFile(row.first, row.bytes, row.line.at_ns, row.messages) for row in live]
+    active = rows[-1] if rows and rows[-1].is_active else None
     decisions = decide(
-        policy, files, active, now_ns=now_ns, leases=leases_of_notes(notes), nodes=nodes
-    )
+        policy, files, active.bytes if active else 0, now_ns=now_ns,
+        leases=leases_of_notes(notes), nodes=nodes,
+        active_messages=active.messages if active else 0,
+    )  # fmt: skip
     goes = {each.start.file_name: each.reason for each in decisions}
     oldest = live[0].file if live else ""
     return [_shown(row, policy, goes, oldest) for row in rows[-SHOWN_MAX:]]

@@ -30,7 +30,7 @@ SERIES_MAX: Final = 20
 STREAMS_WITH_SERIES_MAX: Final = 50
 _MOVING_BYTES_PER_S: Final = 1.0
 _STREAM: Final = ("stream",)
-_ARCHIVE_RULES: Final = ("time", "limit", "disk")
+_ARCHIVE_RULES: Final = ("time", "limit", "disk", "messages")
 
 
 class StreamView(NamedTuple):

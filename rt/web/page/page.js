@@ -231,7 +231,7 @@ function fate(file) {
 function plan() {
   const going = files.filter((each) => each.goes), next = files.find((each) => each.is_next);
   if (going.length) return `The archiver takes ${going.length === 1 ? going[0].file : filesOf(going.length)} now, by ${going[0].why}.`;
-  if (next) return `Next the archiver takes ${next.file}${next.expires_ns ? `, at the latest ${moment(next.expires_ns)}` : ", when the limit or the disk asks for it"}.`;
+  if (next) return `Next the archiver takes ${next.file}${next.expires_ns ? `, at the latest ${moment(next.expires_ns)}` : ", when another rule asks for it"}.`;
   return "There is no rolled file for the archiver to take.";
 }
 
