@@ -26,8 +26,8 @@ from benchmarks.peers.tables import Result, Results, show
 from benchmarks.report import conditions
 
 SYSTEMS: tuple[System, ...] = (
-    Rt(), JetStream("always"), JetStream("2m"), Redis("always"), Redis("everysec"),
-    RabbitStreams(),
+    Rt(), Rt(is_late=True), JetStream("always"), JetStream("2m"), Redis("always"),
+    Redis("everysec"), RabbitStreams(),
 )  # fmt: skip
 _FIRST_PARTS = ("latency", "throughput")
 

@@ -23,11 +23,18 @@ _SETTINGS = "identity_sessions = 100000\n"
 
 
 class Rt:
-    """This project."""
+    """This project; with `is_late`, nodes acknowledge before they sync."""
 
-    name = "rt"
-    durability = "synced on a majority; the subscriber has its own copy"
-    nodes_allowed = (1, 3, 5)
+    def __init__(self, *, is_late: bool = False) -> None:
+        self._settings = _SETTINGS
+        self.name = "rt"
+        self.durability = "synced on a majority; the subscriber has its own copy"
+        self.nodes_allowed: tuple[int, ...] = (1, 3, 5)
+        if is_late:
+            self._settings += "lose_confirmed_on_power_cut = true\n"
+            self.name = "rt, synced late"
+            self.durability = "written on a majority, lost if most nodes lose power"
+            self.nodes_allowed = (3, 5)
 
     def lacks(self) -> str:
         """As of `System`."""
@@ -36,7 +43,7 @@ class Rt:
     @contextmanager
     def running(self, root: str, nodes: int) -> Iterator[Running]:
         """As of `System`."""
-        with running_nodes(root, nodes, _SETTINGS) as (places, children):
+        with running_nodes(root, nodes, self._settings) as (places, children):
             addresses = tuple(parse_address(each.address) for each in places)
             setup = Setup(self.name, addresses, root, os.path.join(root, "certs"))
             yield Running(setup, tuple(child.pid for child in children))

@@ -10,18 +10,47 @@ from rt.log.files.disk import Disk, read_or_rotten, write_whole
 from sequencer.journal.identity import seal, unseal
 
 BOOT_NAME: Final = "boot"
+# The boot in which entries are acknowledged before they are synced; "" once all are synced.
+LATE_NAME: Final = "late"
 BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
 
 
 def read_boot(disk: Disk, path: str) -> str | None:
     """The stored boot id, "" if there is none, or None if it is damaged."""
-    try:
-        line = unseal(read_or_rotten(disk, f"{path}/{BOOT_NAME}", BOOT_BYTES_MAX))
-    except FileNotFoundError:
-        return ""
-    return None if line is None else line.decode()
+    return _read(disk, path, BOOT_NAME)
 
 
 def write_boot(disk: Disk, path: str, boot: str) -> None:
     """Store the boot id durably."""
     write_whole(disk, path, BOOT_NAME, [seal(boot.encode())])
+
+
+def begin_late(disk: Disk, path: str, boot: str) -> None:
+    """Record durably that entries are acknowledged before they are synced, in this boot."""
+    write_whole(disk, path, LATE_NAME, [seal((boot or "unknown").encode())])
+
+
+def end_late(disk: Disk, path: str) -> None:
+    """Record durably that all entries are synced."""
+    if _read(disk, path, LATE_NAME) != "":
+        write_whole(disk, path, LATE_NAME, [seal(b"")])
+
+
+def may_have_lost(disk: Disk, path: str, boot: str) -> bool:
+    """Whether entries were acknowledged before they were synced, in a boot that is over.
+
+    Args:
+        disk: the disk.
+        path: the state directory.
+        boot: the id of the running boot, or "" if unknown.
+    """
+    stored = _read(disk, path, LATE_NAME)
+    return stored != "" and (not boot or stored != boot)
+
+
+def _read(disk: Disk, path: str, name: str) -> str | None:
+    try:
+        line = unseal(read_or_rotten(disk, f"{path}/{name}", BOOT_BYTES_MAX))
+    except FileNotFoundError:
+        return ""
+    return None if line is None else line.decode()

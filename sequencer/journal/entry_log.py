@@ -49,14 +49,17 @@ class EntryLog:
         directory: the directory's id.
         scan: what the file holds.
         entries: the entries after the snapshot.
+        is_late: whether entries are not synced as they are appended (ADR 42).
 
     Attributes:
         end: the bytes of the file.
     """
 
     def __init__(
-        self, disk: Disk, path: str, directory: int, scan: RecordScan, entries: Sequence[Entry]
-    ) -> None:
+        self, disk: Disk, path: str, directory: int, scan: RecordScan, entries: Sequence[Entry],
+        *, is_late: bool = False,
+    ) -> None:  # fmt: skip
+        self._is_late = is_late
         self._disk, self._path, self._directory = disk, path, directory
         self._file: File = disk.open(f"{path}/{LOG_NAME}")
         self._marks = Marks(disk, path)
@@ -78,13 +81,18 @@ class EntryLog:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries durably; they replace entries with the same indexes."""
+        """Append entries, durably unless syncs are late; they replace those of the same indexes."""
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
-        self._file.sync()
         if self._tail:
             del self._tail[max(0, entries[0].index - self._tail[0].index) :]
         self._tail += entries
+        if not self._is_late:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make what was appended durable, and say so in the marks."""
+        self._file.sync()
         self._durable = self.end
         self._marks.append(self._generation, self._durable)
 

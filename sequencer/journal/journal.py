@@ -7,7 +7,14 @@ from typing import Final, NoReturn
 from rt.errors import Refused, RemovedFromCluster, WriterFailed
 from rt.log.files.disk import Disk, write_whole
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
-from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
+from sequencer.journal.boot import (
+    BOOT_NAME,
+    LATE_NAME,
+    begin_late,
+    end_late,
+    read_boot,
+    write_boot,
+)
 from sequencer.journal.entry_log import LOG_NAME, MARKS_NAME, EntryLog
 from sequencer.journal.identity import (
     IDENTITY_NAME,
@@ -33,7 +40,8 @@ DISOWNED: Final = (
 REMOVED_NAME: Final = "identity.removed"
 REMOVED: Final = "this node was removed from its cluster"
 _STATE_NAMES: Final = (
-    LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, *STARTS_NAMES, DISOWNED_NAME, *SLOT_NAMES,
+    LOG_NAME, MARKS_NAME, SNAPSHOT_NAME, BOOT_NAME, LATE_NAME, *STARTS_NAMES, DISOWNED_NAME,
+    *SLOT_NAMES,
 )  # fmt: skip
 
 
@@ -101,6 +109,7 @@ def open_journal(
     place: str = "",
     boot: str = "",
     cut_bytes: int = CUT_BYTES,
+    is_late: bool = False,
 ) -> Opened:
     """Open a node's state; if it is missing or damaged, set it aside and start as a learner.
 
@@ -113,6 +122,8 @@ def open_journal(
         place: the directory's inode number, or "".
         boot: the id the kernel drew at this boot, or "" if unknown.
         cut_bytes: the length in bytes from which a snapshot rewrites the log.
+        is_late: whether entries are acknowledged before they are synced. If the machine starts
+            again without `Journal.close`, the state counts as lost.
 
     Raises:
         Refused: the directory belongs to another cluster or node, is a copy, or belongs to a node
@@ -133,9 +144,15 @@ def open_journal(
         damage, identity = str(error), StateIdentity(cluster, node, fresh, fresh, place)
         _begin_again(disk, path, identity)
         recovered = recover(disk, path, identity, boot)
-    journal = Journal(disk, path, identity=identity, recovered=recovered, cut_bytes=cut_bytes)
+    journal = Journal(
+        disk, path, identity=identity, recovered=recovered, cut_bytes=cut_bytes, is_late=is_late
+    )
     if boot and boot != read_boot(disk, path):
         write_boot(disk, path, boot)
+    if is_late:
+        begin_late(disk, path, boot)
+    else:
+        end_late(disk, path)
     state = EngineState(
         recovered.ballot, recovered.snapshot, recovered.entries,
         identity.incarnation, identity.founders,
@@ -186,6 +203,7 @@ class Journal:
         identity: the directory's identity.
         recovered: what the directory holds; made durable before this returns.
         cut_bytes: the length in bytes from which a snapshot rewrites the log.
+        is_late: as in `open_journal`.
     """
 
     def __init__(
@@ -196,12 +214,15 @@ class Journal:
         identity: StateIdentity,
         recovered: Recovered,
         cut_bytes: int,
+        is_late: bool = False,
     ) -> None:
-        self._disk, self._path = disk, path
+        self._disk, self._path, self._is_late = disk, path, is_late
         self._cut_bytes = cut_bytes
         self._failed = ""
         scan = recovered.scan
-        self._log = EntryLog(disk, path, identity.directory, scan, recovered.entries)
+        self._log = EntryLog(
+            disk, path, identity.directory, scan, recovered.entries, is_late=is_late
+        )
         base = (scan.header.base_index, scan.header.base_term) if scan.header else (0, 0)
         if recovered.snapshot is not None:
             base = recovered.snapshot.index, recovered.snapshot.term
@@ -214,7 +235,7 @@ class Journal:
         return self._log.end
 
     def persist(self, ready: Ready) -> None:
-        """Make everything in `ready` durable.
+        """Make everything in `ready` durable; with `is_late`, entries are only written.
 
         Raises:
             WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or
@@ -247,7 +268,13 @@ class Journal:
             raise self._fail(error) from error
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the files; entries that were not synced are, unless the journal has failed."""
+        if self._is_late and not self._failed:
+            try:
+                self._log.sync()
+                end_late(self._disk, self._path)
+            except OSError as error:  # LATE_NAME stays
+                self._failed = str(error)
         self._ballots.close()
         self._log.close()
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.log.files.disk import Disk
 from sequencer.journal.ballot import SLOT_NAMES, read_ballot
-from sequencer.journal.boot import read_boot
+from sequencer.journal.boot import may_have_lost, read_boot
 from sequencer.journal.entry_log import LOG_NAME, MARKS_BYTES_MAX, MARKS_NAME
 from sequencer.journal.identity import StateIdentity
 from sequencer.journal.records import RecordScan, read_header, read_marks, scan
@@ -15,6 +15,10 @@ from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 
 SNAPSHOT_NAME: Final = "snapshot"
 LOG_BYTES_MAX: Final = 4 << 30  # weeks without a snapshot
+_LATE: Final = (
+    "it acknowledged entries before they were synced (lose_confirmed_on_power_cut), and its "
+    "machine has started again since: what it lacks is not known"
+)
 
 
 class Damaged(Exception):  # noqa: N818 - inside this package only
@@ -53,6 +57,8 @@ def recover(disk: Disk, path: str, identity: StateIdentity, boot: str) -> Recove
     Raises:
         Damaged: something is missing, or is not what was written.
     """
+    if may_have_lost(disk, path, boot):
+        raise Damaged(_LATE)
     stored = read_boot(disk, path)
     # whether a torn write is impossible; assumed if the stored boot id is damaged
     is_same_boot = stored is None or (bool(boot) and boot == stored)

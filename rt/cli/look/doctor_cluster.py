@@ -40,6 +40,7 @@ def cluster_findings(
     yield from _clocks(answers)
     yield from _disks(answers)
     yield from _certificates(answers)
+    yield from _durability(answers)
     yield from _health(report)
 
 
@@ -188,6 +189,16 @@ def _certificates(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
                           f"rt certs renew {name}, and copy the files to its machine")  # fmt: skip
         else:
             yield fine("certificates", f"the certificate of {name} lasts {days:g} days")
+
+
+def _durability(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    for each in answers:
+        if each.answer.get("loses_confirmed_on_power_cut") is True:
+            name = get(each.answer, "node", str)
+            said = (
+                f"{name} acknowledges before it syncs: messages are lost if most nodes lose power"
+            )
+            yield warning("durability", said, "lose_confirmed_on_power_cut = false syncs first")
 
 
 def _health(report: ClusterReport) -> Iterator[Diagnosis]:

@@ -117,6 +117,7 @@ class AboutReport:
     """What a node guarantees, and its versions."""
 
     durability: str = ""  # what a merged message survives
+    is_late: bool = False  # whether it acknowledges before it syncs
     version: NodeVersion = field(default_factory=NodeVersion)
 
 
@@ -365,7 +366,10 @@ def _node_report(address: str, answer: Any) -> NodeReport:
             position(fork, "position") if (fork := get(answer, "forked", dict)) else None,
             _scrub_report(get(answer, "scrub", dict)),
         ),
-        about=AboutReport(get(answer, "durability", str), node_version(answer)),
+        about=AboutReport(
+            get(answer, "durability", str), answer.get("loses_confirmed_on_power_cut") is True,
+            node_version(answer),
+        ),
         problems=tuple(problems_of(answer)),
         unreachable=tuple(map(printable, sorted(get(answer, "unreachable", dict)))),
         traffic=_traffic(answer),

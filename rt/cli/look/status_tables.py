@@ -10,7 +10,7 @@ from rt.cli.look.node_versions import different_versions, strangers
 from rt.cli.look.status_report import ClientReport, ClusterReport, Health, MergeReport, NodeReport
 from rt.cli.look.status_report import SessionReport as Session
 from rt.node.observe.problems import role_text
-from rt.text import size_text
+from rt.text import listed, size_text
 
 TOP_SHOWN: Final = 20  # sessions or clients shown with --top, or on a terminal
 # Columns that a narrow terminal omits, in this order.
@@ -78,11 +78,15 @@ def summary(report: ClusterReport) -> str:
         if report.leader
         else "NO: nothing is merged until a majority is back"
     )
-    voting = report.voting
+    voting, late = report.voting, [node for node in nodes if node.about.is_late]
+    durability = (late or nodes)[0].about.durability
     lines = [
         f"stream {nodes[0].stream}: {len(voting)} of {len(members)} nodes answer, quorum {quorum}; "
-        f"{nodes[0].about.durability}{'; not highly available' if len(members) == 1 else ''}"
+        f"{durability}{'; not highly available' if len(members) == 1 else ''}"
     ]
+    if late:
+        names = listed([node.name for node in late])
+        lines.append(f"acknowledge before they sync (lose_confirmed_on_power_cut): {names}")
     if report.learners:
         lines.append(f"learners, which neither vote nor count: {', '.join(report.learners)}")
     if report.problems:

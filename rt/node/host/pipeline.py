@@ -102,6 +102,7 @@ class NodePipeline:
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
+        self._journal = opened.journal
         self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
         self._ending = ending
         self._syncing: threading.Thread | None = None
@@ -218,6 +219,7 @@ class NodePipeline:
         self.inboxes.close()
         self._snapshots.close()
         self.member.executor.close()
+        self._journal.close()
 
     def _merged_to(self, session: str) -> Position:
         """Return a session's merged end, which on a node alone is durable; otherwise `START`."""

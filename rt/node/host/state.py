@@ -48,7 +48,14 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         )
     is_empty = not (disk.names(path) or disk.names(os.path.join(top, MERGED_NAME)))
     opened = open_journal(
-        disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
+        disk,
+        path,
+        cluster=cluster,
+        node=node,
+        fresh=fresh,
+        place=_place(path),
+        boot=_boot(),
+        is_late=settings.storage.lose_confirmed_on_power_cut,
     )
     if opened.damage and is_empty:  # it is being added, or was emptied
         _log.warning(

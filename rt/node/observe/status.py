@@ -30,6 +30,7 @@ from sequencer.planning.group_join_check import Stuck
 
 _LEFT_SHOWN: Final = 100
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
+LATE: Final = "written by a majority before it is merged, and lost if most nodes lose power"
 STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, at 3 MiB/s
 
 
@@ -50,6 +51,7 @@ def node_status(
     more of its log.
     """
     engine, waiting = view.engine, view.waiting
+    is_late = settings.storage.lose_confirmed_on_power_cut
     guard.look()
     return {
         "node": settings.name,
@@ -67,7 +69,8 @@ def node_status(
         "messages": view.number,
         "merge_time_ns": view.time_ns,
         "digest": view.digest.hex(),
-        "durability": "synced by a majority before it is merged",
+        "durability": LATE if is_late else "synced by a majority before it is merged",
+        "loses_confirmed_on_power_cut": is_late,
         **waiting_fields(waiting),
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),

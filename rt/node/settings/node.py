@@ -67,6 +67,12 @@ class NodeSettings:
             raise Misuse(f"name {self.name!r} is not among the members: {', '.join(self.members)}")
 
         self._check_streams()
+        if self.is_alone and any(each.storage.lose_confirmed_on_power_cut
+                                 for each in self.each_stream):  # fmt: skip
+            raise Misuse(
+                "lose_confirmed_on_power_cut needs other nodes: one that lost power learns from "
+                "them what it had acknowledged"
+            )
 
     def _check_streams(self) -> None:
         entries = [StreamEntry.parse(each) for each in self.streams]

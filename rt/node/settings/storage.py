@@ -51,6 +51,13 @@ class StorageSettings:
         metadata={"help": "Refuse new data while less disk space than this is free."},
     )
 
+    lose_confirmed_on_power_cut: bool = field(
+        default=False,
+        metadata={
+            "help": "Acknowledge before the journal is synced: faster, but if most nodes lose "
+            "power, confirmed messages are lost and the cluster has to be founded again."
+        },
+    )
     founded_from: str = field(
         default="",
         metadata={

@@ -137,6 +137,7 @@ def _own(
         "merged_end": str(view.end), "messages": view.number,
         "disk_free": sample.disk.available, "disk_state": _disk_state(known),
         "version": __version__, "trouble": _trouble(known),
+        "is_late": settings.storage.lose_confirmed_on_power_cut,
         "pushing": len(sample.here(PUSHES)), "pulling": len(sample.here(PULLS)),
     }  # fmt: skip
 
@@ -158,6 +159,7 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
         "messages": _number(known, "messages"), "disk_free": _number(known, "disk_free"),
         "disk_state": _disk_state(known),
         "version": _text(known, "version"), "trouble": printable(away) or _trouble(known),
+        "is_late": known.get("loses_confirmed_on_power_cut") is True,
         "pushing": sum(each.get("kind") == PUSHES for each in clients),
         "pulling": sum(each.get("kind") == PULLS for each in clients),
     }  # fmt: skip

@@ -167,7 +167,7 @@ const nodeCells = (each) => [
   text(each.merged_end || "–"),
   { ...number(each.disk_free === null ? "–" : size(each.disk_free) + (each.disk_state && ` ▲ ${each.disk_state}`)), mark: each.disk_state },
   number(each.is_known ? `${each.pushing} / ${each.pulling}` : "–"),
-  { text: each.trouble, class: "wrap" },
+  { text: each.trouble || (each.is_late ? "acknowledges before it syncs" : ""), class: "wrap" },
 ];
 const sessionCells = (each) => [
   { text: each.session, href: `#session/${encodeURIComponent(each.session)}` },
