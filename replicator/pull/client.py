@@ -111,6 +111,7 @@ class PullClient:
         watch: LagWatch[str] | None = None,
         known: KnownNodes | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
+        near: Sequence[Address] = (),
     ) -> None:
         """Dial nothing before `start` is called.
 
@@ -130,6 +131,8 @@ class PullClient:
             watch: decides when the node lags, of nodes as `host:port`.
             known: follows the members; without it, `nodes` stay as they are.
             is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
+            near: mirrors to copy from instead while one of them answers and does not lag, the
+                first before the others.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -148,12 +151,13 @@ class PullClient:
         self._complete: tuple[Position | None, int] = (None, 0)
         self._leaving = ""
         self._is_wanted = is_wanted
-        self._watch = watch or LagWatch(map(address_text, self._nodes))
+        self._near = list(dict.fromkeys(near))
+        self._watch = watch or LagWatch(map(address_text, self._sources))
         self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
-        destination = Destination(self._nodes, contexts, PULL, stream)
+        destination = Destination(self._sources, contexts, PULL, stream)
         self._dialer = Dialer(destination, self)
         self._side: SinkConnection | None = None
         self._refused: list[Refused] = []  # by the node, on this connection
@@ -171,7 +175,7 @@ class PullClient:
         self._loop = self._loop or EventLoop(pool_threads=_POOL_THREADS)
         self._dialer.start(self._loop)
         self._copy.start(self._loop)
-        if len(self._nodes) > 1 or self._follower is not None:
+        if len(self._sources) > 1 or self._follower is not None:
             self._looking = Timer(self._loop, self._look, lambda _error: None)
             self._looking.set()
         if self._follower is not None:
@@ -295,8 +299,10 @@ class PullClient:
         return self._is_wanted()
 
     def avoids(self, node: Address) -> bool:
-        """Whether a node lags."""
-        return self._watch.avoids(address_text(node), time.monotonic())
+        """Whether a node lags, or is not near while one that is does not lag."""
+        now_s = time.monotonic()
+        lags = {each: self._watch.avoids(address_text(each), now_s) for each in [node, *self._near]}
+        return lags[node] or (node not in self._near and not all(lags.values()))
 
     def begin(self, link: Link) -> None:
         """Take what this node has."""
@@ -362,14 +368,35 @@ class PullClient:
     def _follow(self, nodes: Sequence[Address]) -> None:
         """Pull from these nodes, and leave one that is no member any more."""
         self._nodes = list(nodes)
-        self._dialer.follow(self._nodes)
-        names = [address_text(each) for each in self._nodes]
+        self._dialer.follow(self._sources)
+        names = [address_text(each) for each in self._sources]
         self._watch.follow(names)
         if self._dialer.node and self._dialer.node not in names:
             self._leaving = f"{self._dialer.node} is no member of the cluster any more"
             self._dialer.set()
 
     # How far the others are
+
+    @property
+    def _sources(self) -> list[Address]:
+        """Where the log may be copied from, near mirrors first."""
+        return list(dict.fromkeys([*self._near, *self._nodes]))
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the copy comes from a node, or from none, and not from a near mirror."""
+        return self._dialer.node not in map(address_text, self._near)
+
+    def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
+        """Whether a near mirror that has answered is to be copied from instead.
+
+        It has to have what was here when it was asked: it would send nothing before.
+        """
+        near = [address_text(each) for each in self._near]
+        if end is None or end < place or self._watch.avoids(name, time.monotonic()):
+            return False
+        current = near.index(self._dialer.node) if self._dialer.node in near else len(near)
+        return name in near[:current]
 
     def _next_place(self) -> Position:
         log = self._copy.log
@@ -399,17 +426,21 @@ class PullClient:
         self._note_others()
         if (name := self._watch.due(now_s)) is None:
             return min(_LOOK_S, self._watch.look_s)
-        node = next(each for each in self._nodes if address_text(each) == name)  # as `_watch` has
+        node = next(each for each in self._sources if address_text(each) == name)
         ends: list[Position | None] = []
+        place = self._next_place()
         return Aside(
             lambda: ends.append(self._asks.served(node)),
-            lambda _error: self._heard(name, next(iter(ends), None), now_s),
+            lambda _error: self._heard(name, next(iter(ends), None), now_s, place),
         )
 
-    def _heard(self, node: str, end: Position | None, asked_s: float) -> None:
-        """Take an answer, and leave the current node if it lags."""
+    def _heard(self, node: str, end: Position | None, asked_s: float, place: Position) -> None:
+        """Take an answer, and leave the current node if it lags or a nearer one has as much."""
         self._watch.heard(node, end, asked_s)
         self._note_others()
-        if why := self._watch.why_leave(asked_s):
+        why = self._watch.why_leave(asked_s)
+        if not why and self._dialer.node and self._is_better(node, end, place):
+            why = f"{node} is nearer, and has as much"
+        if why:
             self._leaving = why
             self._dialer.set()

@@ -24,6 +24,7 @@ from rt.names import parse_glob
 from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts
+from rt.position import Position
 from rt.traffic import Traffic
 
 # Refusals that last until an operator or publisher acts.
@@ -57,6 +58,7 @@ class PushClient:
         *,
         release: Release = Release.MERGED,
         keep_s: float = 0.0,
+        standby: Callable[[], Position] | None = None,
         loop: EventLoop | None = None,
         watch: str = "auto",
         refused_retry_s: float = REFUSED_RETRY_S,
@@ -74,6 +76,7 @@ class PushClient:
             release: when the sessions' own rolled files may be archived.
             keep_s: how long after that they are kept all the same, so that a standby that is behind
                 can be sent them again.
+            standby: returns up to where a standby has the merged log; what it lacks is kept, too.
             loop: serves the connections; one of its own if not given.
             watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: when to offer a session again where something must be repaired first.
@@ -87,8 +90,9 @@ class PushClient:
         nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
         globs = None if sessions is None else [parse_glob(each) for each in sessions]
         self._book = SessionBook(
-            root, stream, globs, len(nodes), release, keep_s=keep_s, refused_retry_s=refused_retry_s
-        )
+            root, stream, globs, len(nodes), release, keep_s=keep_s, standby=standby,
+            refused_retry_s=refused_retry_s,
+        )  # fmt: skip
         gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
         self._contexts: Contexts | None = contexts

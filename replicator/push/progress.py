@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from replicator.push.late_release import LateRelease
 from replicator.wire.messages import Ack
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
 from rt.position import START, Position
@@ -85,6 +85,7 @@ class SessionProgress:
         release: Release = Release.MERGED,
         *,
         keep_s: float = 0.0,
+        standby: Callable[[], Position] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the confirmations that were saved in the session's directory.
@@ -94,10 +95,12 @@ class SessionProgress:
             nodes: how many nodes are shipped to.
             release: when its rolled files may be archived.
             keep_s: how much longer, in seconds, they are kept after that.
+            standby: returns up to where a standby has the merged log; files are kept until it has
+                what was merged of them.
             clock: the time in seconds.
         """
-        self._keep_s, self._clock = keep_s, clock
-        self._waiting: deque[tuple[float, Position]] = deque()  # released later, a file each
+        self._keep_s, self._clock, self._standby = keep_s, clock, standby
+        self._by_time, self._by_standby = LateRelease(), LateRelease()
         self._file = ConfirmationsFile(directory)
         self.known = self._noted = self._file.read()
         self._voices = release.voices(nodes)
@@ -180,21 +183,13 @@ class SessionProgress:
             by_holder[holder] = max(each.released, by_holder.get(holder, START))
         released = agreed(by_holder.values(), self._voices)
         if self._keep_s:
-            released = self._kept_long_enough(released)
+            now_s = self._clock()
+            released = min(released, self._by_time.passed(released, now_s, now_s - self._keep_s))
+        if self._standby is not None:
+            mark, passed = self.known.merged_at, self._standby()
+            released = min(released, self._by_standby.passed(released, mark, passed))
         if released > self.known.released:
             self.known = self.known._replace(released=released)
-
-    def _kept_long_enough(self, end: Position) -> Position:
-        """Return where the merged part ended `keep_s` ago; files before that may go."""
-        waiting, now_s = self._waiting, self._clock()
-        if not waiting or end.file > waiting[-1][1].file:
-            waiting.append((now_s, end))
-        found = START
-        while waiting and waiting[0][0] <= now_s - self._keep_s:
-            found = waiting.popleft()[1]
-        if found and not waiting:
-            waiting.append((now_s, end))
-        return found
 
     def forget(self) -> None:
         """Drop all confirmations, because the log was replaced by another copy.
@@ -207,7 +202,8 @@ class SessionProgress:
     def _begin(self, log: str) -> None:
         if log != self._log:
             self._log, self._last_log = log, self._log
-        self._waiting.clear()
+        self._by_time.clear()
+        self._by_standby.clear()
         self._file.close()  # the directory may be another one
         self.known = self._noted = self._file.read()
         self._reached = {}

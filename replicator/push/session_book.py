@@ -44,6 +44,7 @@ class SessionBook:
         release: Release = Release.MERGED,
         *,
         keep_s: float = 0.0,
+        standby: Callable[[], Position] | None = None,
         refused_retry_s: float = REFUSED_RETRY_S,
     ) -> None:
         """Read nothing yet; arguments as for `PushClient`, with how many nodes there are.
@@ -58,7 +59,7 @@ class SessionBook:
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
         self._followed: frozenset[str] | None = None  # the only ones that have a say; None for any
-        self._release, self._keep_s = release, keep_s
+        self._release, self._keep_s, self._standby = release, keep_s, standby
         self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
@@ -177,8 +178,9 @@ class SessionBook:
         known = self._progress.get(session)
         if known is None:
             made = SessionProgress(
-                self.path(session), self._nodes, self._release, keep_s=self._keep_s
-            )
+                self.path(session), self._nodes, self._release, keep_s=self._keep_s,
+                standby=self._standby,
+            )  # fmt: skip
             known = self._progress.setdefault(session, made)
         return known
 

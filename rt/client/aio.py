@@ -238,6 +238,7 @@ def connect(
     nodes: str | Sequence[str] | None = None,
     certs: str | os.PathLike[str] | None = None,
     identity: str | None = None,
+    keep: str | None = None,
 ) -> AsyncClient:
     """Return a client for asyncio; arguments and errors as of `rt.connect`.
 
@@ -248,6 +249,6 @@ def connect(
     """
     return AsyncClient(
         connect_blocking(
-            config, root=root, stream=stream, nodes=nodes, certs=certs, identity=identity
+            config, root=root, stream=stream, nodes=nodes, certs=certs, identity=identity, keep=keep
         )
     )

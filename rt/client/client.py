@@ -30,6 +30,7 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.client.readers.stream_copy import StreamCopy
 from rt.client.readers.subscription import Acknowledgement, Subscription
 from rt.client.stall_events import OnStall, StallEvents
+from rt.client.standby_reach import StandbyReach, keeping
 from rt.config.settings import changed, load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
@@ -69,8 +70,8 @@ class Client:
 
     Threads:
         Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`, `_push`,
-        `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, and what is handed out, have
-        rules of their own.
+        `_reach`, `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, and what is handed
+        out, have rules of their own.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Client:
         self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
         self._loop: EventLoop | None = None
         self._push: tuple[PushClient, StallEvents] | None = None  # from the first publisher on
+        self._reach: StandbyReach | None = None  # with it, if files are kept for a standby
         self._lock = threading.Lock()
         # A program may open one for each request that it serves: closed ones are not kept.
         self._open: list[Kept] = []
@@ -334,7 +336,7 @@ class Client:
                 self._copy.contexts()
             before = (self._publishing, self._copy.settings)
             self._publishing = replace(self._publishing, nodes=now[0].nodes)
-            self._defaults = defaults
+            kept, self._defaults = self._defaults.keep, defaults
             if self._push is not None and self._pushed_to is not None:
                 self._pushed_to.configure(self._publishing.addresses())
                 self._push[0].follow()
@@ -344,6 +346,8 @@ class Client:
             for table, old, new in zip(_TABLES, before, now, strict=True)
             for name in changed(old, new) if name != "nodes"
         ]  # fmt: skip
+        if self._push is not None and defaults.keep != kept:
+            left.append("publisher.keep")
         if left:
             _log.warning("changed and not in use until another client is made: %s", ", ".join(left))
         return left
@@ -358,10 +362,13 @@ class Client:
             self._is_closed = True
             left, self._open = [*self._open, *self._plain], []
             push, self._push = self._push, None
+            reach, self._reach = self._reach, None
             loop, self._loop = self._loop, None
         deadline = time.monotonic() + timeout_s
         with ExitStack() as undo:  # one that fails does not leave the others open
             undo.callback(self._stop, loop)
+            if reach is not None:
+                undo.callback(reach.stop)
             if push is not None:
                 undo.callback(push[0].stop)
                 undo.callback(push[1].stop, _STOP_S)
@@ -406,11 +413,16 @@ class Client:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
             known = self._pushed_to = where.known_nodes(self._config)
+            keep_s, reach = keeping(self._defaults.keep, where, known)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,
-                loop=self._loop_begun(), known=known,
+                loop=self._loop_begun(), known=known, keep_s=keep_s,
+                standby=None if reach is None else lambda: reach.position,
             )  # fmt: skip
             push.start()
+            if reach is not None:
+                reach.start()
+            self._reach = reach
             stalls = StallEvents(push)
             stalls.start()
             self._push = push, stalls
@@ -519,12 +531,14 @@ def connect(
     nodes: str | Sequence[str] | None = None,
     certs: str | os.PathLike[str] | None = None,
     identity: str | None = None,
+    keep: str | None = None,
 ) -> Client:
     """Return a client of a stream.
 
     Each setting comes from its argument, else from `RT_...` in the environment, else from the file:
     tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them.
-    What publishers wait for, where a program does not say, may be in a table `[publisher]`.
+    What publishers wait for and keep, where a program does not say, may be in a table
+    `[publisher]`.
 
     Args:
         config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
@@ -533,6 +547,9 @@ def connect(
         nodes: `host:port` of each node, or of one.
         certs: directory of the certificates.
         identity: name of the certificate to show, for publishing and for reading.
+        keep: how much longer publishers keep their merged files, so that a cluster that continues
+            a standby's copy is sent what that lacks: a time such as `1h`, or `standby`, until one
+            has them.
 
     Raises:
         Misuse: a setting is missing or wrong; the message names it and where it came from. Nothing
@@ -563,7 +580,11 @@ def connect(
             load(ConnectionSettings, path, table if path else None, options=options)
             for table in _TABLES
         )
-        return publishing, reading, load(PublisherDefaults, path, "publisher" if path else None)
+        return (
+            publishing,
+            reading,
+            load(PublisherDefaults, path, "publisher" if path else None, options={"keep": keep}),
+        )
 
     publishing, reading, defaults = loads()
     return Client(publishing, reading, config=os.fspath(path or ""), defaults=defaults, loads=loads)

@@ -1,7 +1,8 @@
-"""PublisherDefaults: what publishers wait for where a program does not say."""
+"""PublisherDefaults: what publishers wait for and keep where a program does not say."""
 
 from dataclasses import dataclass, field
 
+from rt.client.standby_reach import parse_keep
 from rt.config.kinds import Seconds
 from rt.log.notify.confirmations import Level
 
@@ -20,9 +21,17 @@ class PublisherDefaults:
     confirm_timeout_s: Seconds = field(
         default=30.0, metadata={"help": "How long they wait for a level."}
     )
+    keep: str = field(
+        default="",
+        metadata={
+            "help": "How much longer merged files are kept: a time such as 1h, or standby, until a "
+            "standby has them."
+        },
+    )
 
     def __post_init__(self) -> None:
         try:
             Level.parse(self.confirm)
         except ValueError as error:
             raise ValueError(f"confirm: {error}") from None
+        parse_keep(self.keep)

@@ -50,6 +50,8 @@ class StandbyRecord:
         behind: messages that the copy lacked then.
         behind_bytes: bytes that it lacked then; -1 if unknown.
         error: why the cluster could not be asked, or why nothing is carried; "" if all is well.
+        source: where the copy comes from, `host:port`; "" while there is no connection.
+        crosses: whether that is a node of the cluster, and not a mirror of this site.
     """
 
     at_ns: int = 0
@@ -63,6 +65,8 @@ class StandbyRecord:
     behind: int = 0
     behind_bytes: int = -1
     error: str = ""
+    source: str = ""
+    crosses: bool = True
 
     def behind_s(self, now_ns: int) -> float:
         """Return for how many seconds the copy may lack what was merged; infinite if unknown."""
@@ -134,6 +138,7 @@ class StateCarrier:
         ask: Callable[[Fields], Fields],
         position: Callable[[], Position],
         *,
+        source: Callable[[], tuple[str, bool]] = lambda: ("", True),
         every_s: float = EVERY_S,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -144,11 +149,12 @@ class StateCarrier:
             stream: its stream.
             ask: sends a request to the cluster, and returns the answer.
             position: returns the end of the copy.
+            source: returns where it comes from, and whether that is a node of the cluster.
             every_s: seconds between two questions.
             now_ns: the time.
         """
         self._top, self._stream = stream_directory(root, stream), stream
-        self._ask, self._position = ask, position
+        self._ask, self._position, self._source = ask, position, source
         self._every_s, self._now_ns = every_s, now_ns
         self._samples = EndSamples()
         self._pending: _Pending | None = None
@@ -241,13 +247,15 @@ class StateCarrier:
 
     def _write(self, error: str) -> None:
         here, samples, record = self._position(), self._samples, self.record
+        source, crosses = self._source()
         samples.reach(here)
         last = samples.last
         self.record = replace(
             record, at_ns=self._now_ns(), end=str(here), error=error,
             complete_as_of_ns=max(record.complete_as_of_ns, samples.reached.at_ns),
             cluster_end=str(last.end) if last.at_ns else record.cluster_end,
-            behind=samples.behind, behind_bytes=samples.bytes_behind,
+            behind=samples.behind, behind_bytes=samples.bytes_behind, source=source,
+            crosses=crosses,
         )  # fmt: skip
         data = json.dumps(asdict(self.record), indent=1).encode() + b"\n"
         path = os.path.join(self._top, RECORD_NAME)

@@ -268,6 +268,23 @@ def test_merged_files_are_kept_for_as_long_as_the_setting_says(tmp_path):
     assert progress.released == second
 
 
+def test_merged_files_are_kept_until_a_standby_has_them(tmp_path):
+    """Time says nothing of a standby that was down for longer."""
+    standby = Position(0)
+    progress = SessionProgress(str(tmp_path), 1, standby=lambda: standby)
+    first, second = Position.of(0, 1, 50), Position.of(0, 2, 10)
+    progress.take("n1", said(first, first)._replace(merged_at=Position(1000)))
+    assert progress.released == START
+    standby = Position(999)
+    assert progress.released == START
+    progress.take("n1", said(second, second)._replace(merged_at=Position(2000)))
+    assert progress.released == START
+    standby = Position(1500)
+    assert progress.released == first, "the standby has what was merged by then, and no more"
+    standby = Position(2000)
+    assert progress.released == second
+
+
 def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
     """It may have merged more by way of others; what it holds of this session is what counts."""
     progress = SessionProgress(str(tmp_path), 1)

@@ -13,13 +13,16 @@ from replicator.pull.client import PullClient
 from rt import Publisher, Subscriber
 from rt.cli.common import exits
 from rt.client.standby import StateCarrier
+from rt.client.standby_reach import parse_keep
 from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.founding.carried_state import carried_state, read_carried
 from rt.node.founding.cluster_files import founding_lines, free_addresses, init_local_cluster
 from rt.node.founding.layout import ClusterLayout
 from rt.position import Position
-from tests.archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect
+from tests.archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect, held_bytes
 from tests.commands import run, start
 from tests.replicator_host import eventually
 
@@ -123,8 +126,9 @@ def standby(tmp_path):
         old = undo.enter_context(ArchiveCluster(tmp_path / "old", nodes=3, clients=clients))
         old.set_policy(time=77)
         pull = old.pull()
+        issue(os.path.join(old.root, "certs"), "edge", CertificateRole.MIRROR, streams=(STREAM,))
         carrier = StateCarrier(
-            str(clients / "sub"), STREAM, lambda request: old.ask(request, who="operator"),
+            str(clients / "sub"), STREAM, lambda request: old.ask(request, who="edge"),
             lambda: pull.status().durable_place, every_s=0.05,
         )  # fmt: skip
         undo.enter_context(carrier)
@@ -263,6 +267,35 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
         again = run("standby", "compare", lost[0], str(tmp_path / "reader" / STREAM / "out"))
         assert again.exit_code == 0, again.output
     assert texts == [*first, *late, b"after"]
+
+
+def test_publishers_of_a_client_keep_what_the_standby_does_not_have_yet(standby, tmp_path):
+    """The program that publishes is the only one that still has it when the cluster is lost."""
+    old, pull, carrier, _ = standby
+    config, root = os.path.join(old.root, "clients.toml"), str(tmp_path / "program")
+    own = os.path.join(root, STREAM, "jfk")
+    writer = WriterSettings(file_bytes_max=FILE_BYTES)
+    with rt.connect(config, root=root, keep="standby") as client:
+        publisher = client.publisher("jfk", writer=writer)
+
+        def publish(count):
+            for _ in range(count):
+                publisher.publish_many([b"x" * 1000] * 100)
+            publisher.flush("merged", timeout_s=60)
+
+        publish(10)
+        assert eventually(lambda: held_bytes(own) <= 2 * FILE_BYTES, 60), "the standby has it"
+        carrier.stop()
+        pull.stop()
+        publish(10)
+        assert not eventually(lambda: held_bytes(own) < 900_000, 8), "it was given up too early"
+
+
+@pytest.mark.parametrize("keep", ["1parsec", "-1s", "inf", "mirror"])
+def test_a_wrong_time_to_keep_is_refused_with_what_is_possible(keep):
+    """A mistyped word must not mean that nothing is kept."""
+    with pytest.raises(Misuse, match=f"keep is '{keep}'; use a time such as 1h, or standby"):
+        parse_keep(keep)
 
 
 def promoting(old, directory, root):

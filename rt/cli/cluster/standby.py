@@ -105,6 +105,7 @@ def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
         "seconds_behind": _rounded(record.behind_s(now_ns)),
         "proven_to": record.proven_to, "digest": record.proven_digest,
         "state_age_s": _rounded(record.state_age_s(now_ns)), "error": record.error,
+        "source": record.source or None, "crosses": record.crosses,
     }  # fmt: skip
 
 
@@ -140,6 +141,9 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
         f"  it has {as_of}; {record.behind:,} messages{size} behind when last asked",
         f"  equal to the cluster's by digest up to {record.proven_to}",
     ]
+    if record.source:
+        what = "a node of the cluster" if record.crosses else "a mirror of this site"
+        lines.append(f"  it comes from {record.source}, {what}")
     if record.state_at_ns:
         age_s = record.state_age_s(now_ns)
         lines.append(f"  the state is {age_s:.1f} s old, of instruction {record.state_index}")

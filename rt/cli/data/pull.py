@@ -26,7 +26,7 @@ from rt.errors import Misuse, RtError
 from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start
-from rt.names import merged_directory
+from rt.names import merged_directory, parse_peer
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
@@ -57,6 +57,31 @@ class PullSettings(link.ServiceSettings):
             "fetch it from a node; 0 reads none."
         },
     )
+    site: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "A mirror of this site, as NAME=HOST:PORT; repeat for each, in the same order "
+            "everywhere. Each copies from one that is listed before it, and from the nodes only if "
+            "none of those answers."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super(PullSettings, self).__post_init__()
+        if self.site and self.identity not in self._members:
+            raise Misuse(f"site names {', '.join(self._members)}, and not us: {self.identity}")
+
+    @property
+    def _members(self) -> dict[str, tuple[str, int]]:
+        named = (each.partition("=") for each in self.site)
+        return {parse_peer(name): parse_address(address, "site") for name, _, address in named}
+
+    @property
+    def near(self) -> list[tuple[str, int]]:
+        """The mirrors of this site that are copied from before the nodes."""
+        names = list(self._members)
+        before = names[: names.index(self.identity)] if self.site else ()
+        return [self._members[each] for each in before]
 
 
 @click.command()
@@ -105,6 +130,8 @@ def pull(
     rt pull --root copy --stream flights --once --timeout 60
     rt pull --root copy --stream flights --identity edge --serve 0.0.0.0:7420
     rt pull --root copy --stream flights --identity edge --standby
+    rt pull --root copy --stream flights --identity m2 --standby --serve 0.0.0.0:7420 \\
+      --site m1=a:7420 --site m2=b:7420 --site m3=c:7420
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
         raise click.UsageError("--timeout goes with --once")
@@ -120,7 +147,7 @@ def pull(
     client = PullClient(
         settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
-        known=known,
+        known=known, near=settings.near,
     )  # fmt: skip
     carrier = _carrier(client, settings, known) if standby else None
     scrubber = None if once else _scrubber(client, settings, contexts, mirror)
@@ -154,7 +181,10 @@ def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> S
     def place() -> Position:
         return client.status().durable_place
 
-    return StateCarrier(settings.root, settings.stream, ask, place)
+    def source() -> tuple[str, bool]:
+        return client.status().node, client.crosses
+
+    return StateCarrier(settings.root, settings.stream, ask, place, source=source)
 
 
 def _ended(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +13,12 @@ from replicator.push.progress import Release, SessionStatus
 from rt.cli.common import link
 from rt.cli.common.completing import complete_session
 from rt.cli.common.console import note, print_json, say
-from rt.cli.common.options import Seconds, click_options, flag, json_option
+from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.push_watch import PushWatch
+from rt.client.standby_reach import keeping
 from rt.errors import Misuse
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
@@ -41,15 +43,15 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
     help="When to archive own rolled files: once merged, once merged by all nodes, or never.",
 )  # fmt: skip
 @click.option(
-    "--keep", "keep_s", type=Seconds(), default=0.0, metavar="S",
-    help="Keep merged files this much longer, and up to twice as long: a standby that is promoted "
-    "without the cluster is sent again what it lacks.",
+    "--keep", default="", metavar="TIME",
+    help="Keep merged files this much longer, such as 1h, and up to twice as long, or until a "
+    "standby has them (standby): one that is promoted without the cluster is sent what it lacks.",
 )  # fmt: skip
 @flag("--drain", help="Stop once the nodes have merged everything published so far.")
 @link.timeout_option("--drain")
 @json_option("the outcome")
 def push(
-    settings: link.ServiceSettings, sessions: tuple[str, ...], *, release: str, keep_s: float,
+    settings: link.ServiceSettings, sessions: tuple[str, ...], *, release: str, keep: str,
     drain: bool, timeout_s: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Ship sessions to the nodes of a stream, and keep shipping as they grow.
@@ -61,21 +63,23 @@ def push(
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
     rt push --root data --stream flights --session 'eu-*' --drain --timeout 60
-    rt push --root data --stream flights --nodes n1:7420 --identity jfk --keep 1h
+    rt push --root data --stream flights --nodes n1:7420 --identity jfk --keep standby
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not drain:
         raise click.UsageError("--timeout goes with --drain")
     raise_descriptor_limit()
     contexts = settings.contexts(CertificateRole.PUBLISHER)
     known = link.known_nodes(settings)
+    keep_s, reach = keeping(keep, settings, known)
     client = PushClient(
         settings.root, settings.stream, settings.addresses(), contexts, sessions,
         release=Release(release), keep_s=keep_s, known=known,
+        standby=None if reach is None else lambda: reach.position,
     )  # fmt: skip
     if drain and not client.status():
         raise Misuse(f"there is no session to ship; check --root {settings.root} and --session")
     look = PushWatch(client, pause_s(settings.web))
-    with StopSignals(reloads=True) as signals:
+    with StopSignals(reloads=True) as signals, reach or nullcontext():
         client.start()
         # sessions not merged when the wait ended: refused, or waiting for an operator
         left: list[str] = []

@@ -160,6 +160,7 @@ class NodeAdmin:
         self._shared = SharedAnswers()
         self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
         self._numbers = count(1)
+        self._hear_standby: Callable[[PeerIdentity, Position], None] = lambda _peer, _position: None
         self._changes = 0  # number of the last completed change; never repeats
         self._is_own = is_own
         self._lock = threading.RLock()
@@ -180,11 +181,19 @@ class NodeAdmin:
         if gate is not None:
             self.verbs |= LevelAdmin(gate, self._change_note).verbs
         if copies is not None:
-            self.verbs |= SessionAdmin(
-                sequencer, member, copies, decide=self._decide, settle=self._await_settled,
-                wait=wait, change_note=self._change_note, now_ns=lambda: archiver.now_ns,
-            ).verbs  # fmt: skip
-            self.verbs |= StandbyAdmin(settings, sequencer, member, copies, self._change_note).verbs
+            self.verbs |= self._copies_verbs(copies)
+
+    def _copies_verbs(self, copies: Inboxes) -> "dict[str, Verb]":
+        """Return the requests about sessions, and those of a standby."""
+        standby = StandbyAdmin(
+            self._settings, self._sequencer, self._member, copies, self._change_note
+        )
+        self._hear_standby = standby.hear
+        sessions = SessionAdmin(
+            self._sequencer, self._member, copies, decide=self._decide, settle=self._await_settled,
+            wait=self._wait, change_note=self._change_note, now_ns=lambda: self._archiver.now_ns,
+        )  # fmt: skip
+        return {**sessions.verbs, **standby.verbs}
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return the requests about cursors; frequent acknowledgements are not recorded."""
@@ -454,7 +463,7 @@ class NodeAdmin:
         rows = [each._asdict() for each in found.plan(at_ns)]
         return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
-    def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
+    def _end(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Return the end of the stream with `latest`, otherwise of what is served here.
 
         With `since`, a position, also how many bytes are between.
@@ -469,6 +478,7 @@ class NodeAdmin:
         }  # fmt: skip
         if "since" in request:
             since = position_in(request, "since")
+            self._hear_standby(identity, since)
             fields["bytes"] = bytes_between(appender.manifest, since, view.end)
         return fields
 

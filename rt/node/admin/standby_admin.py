@@ -14,6 +14,7 @@ from rt.node.agree.sequencer import NodeSequencer
 from rt.node.founding.carried_state import CarriedState
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.settings.node import NodeSettings
+from rt.position import Position
 from sequencer.ledger.format_level import SEALING, demand_level
 from sequencer.ledger.seal import SEALED_NOTE, Seal, seal_of
 from sequencer.member import Member
@@ -22,7 +23,8 @@ from sequencer.member import Member
 class StandbyAdmin:
     """StandbyAdmin: answers the requests of `rt standby` and `rt cluster seal`.
 
-    Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
+    Threads: any connection's; `_member` is used only inside `_sequencer.ask`. `_reached` is changed
+        an entry at a time.
     """
 
     def __init__(
@@ -45,16 +47,28 @@ class StandbyAdmin:
         self._sequencer, self._member, self._copies = sequencer, member, copies
         self._change_note = change_note
         self._authority = certificate_files(settings.certs, settings.name).ca
+        # By the name of a mirror, up to where it has the log durably, as it said last here.
+        self._reached: dict[str, Position] = {}
 
     @property
     def verbs(self) -> dict[str, Verb]:
         """The requests it serves, by name."""
         return {
             "standby-state": Verb(self._state),
+            "standby-reach": Verb(self._reach, for_all=True),
             "seal": CHANGE(self._seal),
             "succeed": Verb(self._succeed, changes=True, for_all=True),
             "unseal": CHANGE(self._unseal),
         }
+
+    def hear(self, identity: PeerIdentity, position: Position) -> None:
+        """Record how far a mirror has come, which it says as it asks where the log ends."""
+        if identity.role is CertificateRole.MIRROR:
+            self._reached[identity.name] = position
+
+    def _reach(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+        """Return how far each standby is that reports here; publishers keep what it lacks."""
+        return {"reached": {name: str(each) for name, each in self._reached.copy().items()}}
 
     def _state(self, _request: Fields, identity: PeerIdentity) -> Fields:
         """Return the state that was saved last, a few seconds old; any node has one.
