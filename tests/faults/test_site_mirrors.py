@@ -1,4 +1,4 @@
-"""Mirrors of one site, as processes: one crosses to the cluster, and another when that is killed."""
+"""Mirrors of a site, as processes: one crosses to the cluster, and another when that is killed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Site:
         self.addresses = dict(zip(NAMES, free_addresses(len(NAMES)), strict=True))
 
     def start(self, name):
-        """Start a mirror, which is told of all of them."""
+        """Start a mirror, which knows all of them."""
         nodes = [f"--nodes={host}:{port}" for host, port in self.cluster.addresses]
         site = [f"--site={each}={address}" for each, address in self.addresses.items()]
         command = [
