@@ -16,6 +16,8 @@ from rt.limits import KIB
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.log.write.appender import Appender
+from rt.net.loop.chore import Chore
+from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 
 _log: Final = logging.getLogger(__name__)
@@ -41,8 +43,10 @@ class LateCheck:
     One span is kept per copy, so memory grows with the copies, and no frame is forgotten before a
     restart. A file in the copy records that it is poisoned, across restarts.
 
-    Threads: any thread may call any method except `turn`, which one thread calls. `_lock` guards
-        `_spans`; `_poisoned` is replaced under it as a whole, and read without it.
+    Threads: any thread may call any method except `turn`, which one thread at a time calls. `_lock`
+        guards `_spans`: connections note what a thread checks. `_poisoned` is replaced under it as
+        a whole, and read without it. `noted` is set before there are connections, and called when
+        there is something to check again.
     """
 
     def __init__(self, has_budget: Callable[[int], bool]) -> None:
@@ -54,6 +58,7 @@ class LateCheck:
         self._has_budget = has_budget
         self._lock = threading.Lock()
         self._spans: dict[str, _Span] = {}  # by directory
+        self.noted: Callable[[], None] = lambda: None
         self._poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
 
     @property
@@ -82,7 +87,10 @@ class LateCheck:
         with self._lock:
             known = self._spans.get(log.directory)
             first = known.first if known is not None and known.log is log else skipped[0]
+            is_first = not self._spans
             self._spans[log.directory] = _Span(log, first, skipped[-1])
+        if is_first:
+            self.noted()
 
     def begin(self, log: Appender) -> None:
         """Prepare for a copy to be filled.
@@ -148,38 +156,20 @@ class LateCheck:
             self._poisoned = {**self._poisoned, _key(log): why}
 
 
-class LateChecker:
-    """LateChecker: the thread that runs a `LateCheck` once a second.
+def late_checks(check: LateCheck, loop: EventLoop) -> Chore:
+    """Return what has a `LateCheck` take a turn once a second, while it has something to check."""
 
-    Threads: the thread that `start` starts calls `check.turn`; any thread may use the rest of
-        `check`. `_stopping` is an event.
-    """
+    def turn() -> float | None:
+        try:
+            check.turn()
+        except OSError as error:
+            _log.warning("frames cannot be checked: %s; it is tried again", spoken(error))
+            return _FAILED_S
+        return PERIOD_S if check.unchecked else None
 
-    def __init__(self, check: LateCheck) -> None:
-        """Prepare."""
-        self.check = check
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="late check", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        pause_s = PERIOD_S
-        while not self._stopping.wait(pause_s):
-            try:
-                self.check.turn()
-                pause_s = PERIOD_S
-            except OSError as error:
-                _log.warning("frames cannot be checked: %s; it is tried again", spoken(error))
-                pause_s = _FAILED_S
+    chore = Chore(loop, turn)
+    check.noted = lambda: chore.begin(PERIOD_S)
+    return chore
 
 
 def poisoned_words(at: Position, reason: str) -> str:

@@ -14,7 +14,7 @@ from replicator.serve.client_record import PULLS, ClientView, ServedClient, Serv
 from rt.errors import Misuse
 from rt.latencies import BOUNDS_S, Latencies
 from rt.node.agree.leadership import Leadership, RoleChange, RoleCommand
-from rt.node.observe.sampler_thread import SamplerThread
+from rt.node.observe.lookout import Lookout
 from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
 from rt.node.observe.stall_reasons import stall_words
 from rt.position import Position
@@ -219,7 +219,7 @@ def test_a_stall_is_one_line_that_names_the_hop_and_one_when_it_ends(cluster, ca
     publisher.publish(b"x")
     publisher.flush("merged", 60)
     sampler = Scripted(node.lookout.sample, [{}, {"merge jfk": 11.0}, {"merge jfk": 12.0}, {}])
-    lookout = SamplerThread(sampler)
+    lookout = Lookout(sampler, loop=node.port.loop)
     with caplog.at_level(logging.INFO, "rt.node"):
         for _ in range(3):
             lookout.look()

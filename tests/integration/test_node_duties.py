@@ -2,6 +2,7 @@
 
 import errno
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -763,7 +764,8 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
     bench.executor.sync = sync
     bench.plan_snapshot = lambda: SnapshotPlan(1, b"", Position(8))
     fake = SimpleNamespace(has_durable=told.append, settled_index=0, size=0)
-    snapshots = NodeSnapshots(bench, fake, fake, fake, flush=lambda: None, pause_s=5)
+    pool = ThreadPoolExecutor(1)
+    snapshots = NodeSnapshots(bench, fake, fake, fake, flush=lambda: None, pool=pool, pause_s=5)
     duties = bench.duties(snapshots)
     snapshots.turn(0.0)
     bench.executor.lacks_log = True
@@ -772,4 +774,4 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
     assert bench.did == ["sync", "close", "copy"]
     snapshots.turn(1.0)
     assert told == [1]
-    snapshots.close()
+    pool.shutdown()

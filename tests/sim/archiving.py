@@ -60,18 +60,17 @@ class SimSweeper(NodeSweeper):
 
     def _wake(self) -> None:
         """Schedule the turn that a real sweeper's thread would take."""
-        if self._work is not None and not self._is_awake:
+        if self._last is not None and not self._is_awake:
             self._is_awake = True
             self._node.soon(10.0, self._run_once)
 
     def _run_once(self) -> None:
         """Do one turn of the thread's work."""
         self._is_awake = False
-        work, self._work = self._work, None
-        if work is None:
+        if self._last is None:
             return
         try:
-            self.sweep(*work)
+            self.sweep(*self._last)
         except DiskFailed:
             raise  # the node dies
         except OSError as error:
@@ -84,7 +83,13 @@ class SimSnapshots(NodeSnapshots):
 
     def __init__(self, node: "MergeNode", journal: Journal, chance: Random) -> None:
         super().__init__(
-            node.member, journal, node.sweeper, node.archiver, flush=node.inboxes.flush, pause_s=0
+            node.member,
+            journal,
+            node.sweeper,
+            node.archiver,
+            flush=node.inboxes.flush,
+            pool=node.inboxes.syncer.pool,
+            pause_s=0,
         )
         self._node, self._chance = node, chance
 

@@ -236,7 +236,13 @@ class RoadNode:
         )
         retention = Retention(NodeSettings(name=name), self.member, sweeper, machine)
         snapshots = NodeSnapshots(
-            self.member, opened.journal, sweeper, retention, flush=self.inboxes.flush, pause_s=1e9
+            self.member,
+            opened.journal,
+            sweeper,
+            retention,
+            flush=self.inboxes.flush,
+            pool=self.inboxes.syncer.pool,
+            pause_s=1e9,
         )
         watch = SessionWatch(self.member, self.inboxes, retention)
         self._duties = Duties(

@@ -4,8 +4,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +21,10 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk, OsFile
 from rt.log.read.start import end_of
 from rt.log.write.appender import Appender, Durable
+from rt.net.loop.event_loop import EventLoop
 from rt.node.ingest import inbox_syncer
 from rt.node.ingest.inbox import NodeInbox
-from rt.node.ingest.inbox_syncer import InboxSyncer, PutOff
+from rt.node.ingest.inbox_syncer import InboxSyncer, PutOff, Started
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.position import START, Position
@@ -364,6 +365,20 @@ def syncer_of(*inboxes: NodeInbox) -> InboxSyncer:
     return syncer
 
 
+@contextmanager
+def syncing(syncer: InboxSyncer, synced: Callable[[], None]) -> Iterator[None]:
+    """Have a loop and its threads sync, as in a node."""
+    loop, errors = EventLoop(), list[Exception]()
+    syncer.start(Started(loop, lambda work: work(), errors.append, synced))
+    try:
+        yield
+    finally:
+        syncer.finish()
+        syncer.close()
+        loop.stop()
+    assert not errors
+
+
 def put_off(*inboxes: NodeInbox) -> list[str] | None:
     """Return what is put off of copies that were written."""
     return syncer_of(*inboxes).put_off()
@@ -384,13 +399,10 @@ def test_a_copy_that_instructions_carry_is_synced_all_the_same(clock):
     syncer = InboxSyncer(lambda _inbox, _end: None)
     syncer.mark(written)
     assert syncer.put_off() == []
-    worker = threading.Thread(target=syncer.run, args=(synced.set,), daemon=True)
-    worker.start()
-    while not synced.wait(0.02):
-        clock.s += 0.02
-        assert clock.s < 103.0, "a second after it was carried"
-    syncer.stop()
-    worker.join(10)
+    with syncing(syncer, synced.set):
+        while not synced.wait(0.02):
+            clock.s += 0.02
+            assert clock.s < 103.0, "a second after it was carried"
     assert written.durable == 500
 
 
@@ -410,15 +422,12 @@ def test_while_a_disk_is_slow_no_connection_waits_for_it(clock):
         return syncer.settle()
 
     assert [settles(), settles(), settles()] == [True, True, False]
-    worker = threading.Thread(target=syncer.run, args=(synced.set,), daemon=True)
     took_s.append(0.005)
-    worker.start()
-    assert synced.wait(10), "it is left to the thread"
-    clock.s += 1.0
-    took_s.append(0.005)
-    assert settles(), "the disk was quick for a second"
-    syncer.stop()
-    worker.join(10)
+    with syncing(syncer, synced.set):
+        assert synced.wait(10), "it is left to a thread"
+        clock.s += 1.0
+        took_s.append(0.005)
+        assert settles(), "the disk was quick for a second"
 
 
 def test_a_little_is_synced_later():
@@ -447,7 +456,7 @@ def test_one_that_cannot_wait_or_many_that_do_are_synced_together_and_the_rest_i
     for others in ([flood], many):
         syncer = syncer_of(copy_of("jfk", 500), *others)
         assert syncer.put_off() == ["jfk"]
-        assert syncer.pause_s() == 0
+        assert len(syncer.due()[0]) == 1 + len(others)
 
 
 def test_a_syncer_does_not_spin_when_what_was_put_off_is_dropped(clock):
@@ -456,7 +465,7 @@ def test_a_syncer_does_not_spin_when_what_was_put_off_is_dropped(clock):
     syncer.put_off()
     syncer.forget("jfk")
     clock.s += 60
-    assert syncer.pause_s() is None
+    assert syncer.due() == ([], None)
 
 
 def test_what_no_instruction_has_carried_in_time_is_synced(clock):

@@ -79,12 +79,12 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
         inboxes.syncer.settle()
     inbox.written()
     assert not inboxes.syncer.settle(), "nothing is synced, and so acknowledged, after it"
-    inboxes.syncer.stop()
-    rounds = []
-    syncer = begun(lambda: inboxes.syncer.run(lambda: rounds.append(1)))
-    syncer.join(PATIENCE_S)
-    assert not syncer.is_alive()
-    assert not rounds
+    synced = []
+    disk.step = synced.append
+    stopper = begun(inboxes.syncer.finish)
+    stopper.join(PATIENCE_S)
+    assert not stopper.is_alive()
+    assert not synced
 
 
 @pytest.mark.parametrize("group", ["g" * 300, "jfk\u00e9", "../g"])
@@ -438,8 +438,7 @@ def test_each_inbox_of_a_batch_is_synced_once_and_reported(tmp_path):
     inboxes, told = synced_together(tmp_path, disk, names)
     syncs = []
     disk.step = lambda call: syncs.append(call) if call == "sync" else None
-    inboxes.syncer.stop()
-    inboxes.syncer.run(lambda: None)
+    inboxes.syncer.finish()
     assert len(syncs) == len(names)
     assert sorted(told) == sorted(names)
 
@@ -458,8 +457,7 @@ def test_a_flush_makes_what_copies_received_durable_and_reports_nothing(tmp_path
     disk.step = lambda call: syncs.append(call) if call == "sync" else None
     inboxes.flush()
     assert (syncs, told) == (["sync", "sync"], {})
-    inboxes.syncer.stop()
-    inboxes.syncer.run(lambda: None)
+    inboxes.syncer.finish()
     assert sorted(told) == ["jfk", "lga"], "the syncer reports them in its own time"
 
 
@@ -475,6 +473,6 @@ def test_nothing_of_a_batch_is_reported_if_any_of_its_syncs_failed(tmp_path, nth
 
     disk.step = step
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.syncer.run(lambda: None)
+        inboxes.syncer.finish()
     inboxes.close()
     assert not told

@@ -1,6 +1,7 @@
 """NodeSnapshots: a snapshot replaces instructions only where others have what they made."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import SnapshotPlan
+
+POOL = ThreadPoolExecutor(1)
 
 
 class Fake:
@@ -23,7 +26,7 @@ class Fake:
             ledger=SimpleNamespace(end=Position(0)), sync=lambda: self.synced_to
         )
         self.snapshots = NodeSnapshots(
-            self, self, self, self, flush=lambda: None, pause_s=5, kept_bytes_max=1000
+            self, self, self, self, flush=lambda: None, pool=POOL, pause_s=5, kept_bytes_max=1000
         )
 
     def merge(self, index):
@@ -83,7 +86,14 @@ def test_the_copies_are_synced_before_the_instructions_that_carried_them_go(is_l
     node.saved_indexes = Recorded(done)
     node.executor.sync = lambda: done.append("merged log") or node.synced_to
     node.snapshots = NodeSnapshots(
-        node, node, node, node, flush=lambda: done.append("copies"), pause_s=5, kept_bytes_max=1000
+        node,
+        node,
+        node,
+        node,
+        flush=lambda: done.append("copies"),
+        pool=POOL,
+        pause_s=5,
+        kept_bytes_max=1000,
     )
     node.merge(3)
     node.settled_index = 3

@@ -8,6 +8,7 @@ from rt.errors import DiskFailed
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.files.disk import OsDisk
 from rt.log.write.appender import Appender
+from rt.net.loop.event_loop import EventLoop
 from rt.node.retain.sweep import Sweep
 from rt.node.retain.sweeper import NodeSweeper
 from rt.position import START, Position
@@ -27,11 +28,13 @@ def test_a_sync_that_fails_in_the_sweeper_ends_the_node():
 
     inputs = SimpleNamespace(every=list)
     sweeper = NodeSweeper(Sweep(OsDisk(), inputs, fold_s=0))
-    sweeper.start(failures.append)
+    loop = EventLoop()
+    sweeper.start(loop, failures.append)
     sweeper.turn(Merged(), 0)
     assert eventually(lambda: failures)
     assert isinstance(failures[0], DiskFailed)
     sweeper.stop()
+    loop.stop()
 
 
 def test_a_state_from_before_a_reset_says_nothing_of_the_next_log(tmp_path):

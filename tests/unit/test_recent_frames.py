@@ -98,9 +98,7 @@ class Node:
 
     def sync(self) -> Position | None:
         """Sync the copy, as the syncer does."""
-        syncer = self.inboxes.syncer
-        syncer.stop()  # it ends once all is synced
-        syncer.run(lambda: None)
+        self.inboxes.syncer.finish()
         return self.told.get("jfk")
 
     def merge_first(self) -> "Node":

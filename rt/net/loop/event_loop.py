@@ -45,7 +45,7 @@ class EventLoop(LoopTurns):
             RuntimeError: the system allows no further thread.
         """
         super().__init__(clock, EpollPoller())
-        self._pool = ThreadPoolExecutor(pool_threads, "pool")
+        self.pool = ThreadPoolExecutor(pool_threads, "pool")
         self._failing: list[Callable[[Exception], None]] = []
         self._guard = ForkGuard("an event loop", self._abandon)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -121,7 +121,7 @@ class EventLoop(LoopTurns):
                 raise error
             self.post(lambda: back(error))
 
-        (pool or self._pool).submit(carried(work)).add_done_callback(report)
+        (pool or self.pool).submit(carried(work)).add_done_callback(report)
 
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
@@ -165,7 +165,7 @@ class EventLoop(LoopTurns):
         self._is_over = True
         self.post(lambda: None)
         self._thread.join(_STOP_S)
-        self._pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
         if not self._thread.is_alive():
             words = "the longest turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)

@@ -45,8 +45,8 @@ from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
+from rt.node.observe.lookout import Lookout
 from rt.node.observe.sampler import NodeSampler, Watched
-from rt.node.observe.sampler_thread import SamplerThread
 from rt.node.observe.status import STATUS_S, for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
 from rt.node.resources.peer_addresses import Address, PeerAddresses
@@ -169,7 +169,7 @@ class Node:
         self.port, self._pulse, self._is_whole = port, pulse, is_whole
         self._served = self._make_served(about)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = SamplerThread(NodeSampler(self._watched()), self._agree_on_members)
+        self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
 
     def _agree_on_members(self) -> None:
         """Have it agreed that all members' certificates name the cluster, once they do."""
@@ -182,7 +182,7 @@ class Node:
             lambda: pipeline.sequencer.view, pipeline.inboxes.every,
             member.executor.traffic, self._served.record, self.peers, self.directory.guard,
             self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
-            lambda: self.scrubber.state, self.port.late.check,
+            lambda: self.scrubber.state, self.port.late,
         )  # fmt: skip
 
     def _make_levels(self) -> LevelGate:
@@ -391,7 +391,7 @@ class Node:
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self.peers, settings, self.directory.guard,
             sample=self.lookout.sample, opened=inboxes.opened,
-            why_refused=self.port.late.check.why_refused,
+            why_refused=self.port.late.why_refused,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}

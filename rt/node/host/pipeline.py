@@ -1,10 +1,8 @@
 """NodePipeline: the path of messages through a node."""
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from replicator.host import Bell
@@ -26,6 +24,7 @@ from rt.node.host.ending import Ending
 from rt.node.host.note_kinds import demand_note
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inbox_syncer import Started
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.node.notes.pins import may_lease_on
@@ -67,10 +66,10 @@ class Links:
 class NodePipeline:
     """NodePipeline: syncs what connections receive, sequences, merges, and archives the merged log.
 
-    A connection syncs and sequences small batches itself (`settle`); the two threads do the rest.
+    A connection syncs and sequences small batches itself (`settle`); the loop does the rest, with a
+    thread for what waits for a disk.
 
-    Threads: every field is set once, before any thread starts; _syncing by `start`: the thread that
-        syncs. inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own. member,
+    Threads: every field is set once. inboxes, feeds, sequencer, sweeper: any thread. member,
         retention, watch, _snapshots: only the thread that does the duties, or a question put to it
         by `sequencer.ask`. Before `start` and after `stop`, any thread.
     """
@@ -104,8 +103,7 @@ class NodePipeline:
         self._is_founded_alone = settings.is_alone
         self._journal = opened.journal
         self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
-        self._ending = ending
-        self._syncing: threading.Thread | None = None
+        self._ending, self._loop = ending, loop
         self.feeds = self._make_feeds(directory.merged)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream,
@@ -129,7 +127,7 @@ class NodePipeline:
         self.retention = Retention(settings, self.member, self.sweeper, may_lease=may_lease)
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention,
-            flush=self.inboxes.flush, pause_s=storage.snapshot_s,
+            flush=self.inboxes.flush, pool=self.inboxes.syncer.pool, pause_s=storage.snapshot_s,
         )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
         ports = Dependencies(
@@ -148,7 +146,7 @@ class NodePipeline:
         )  # fmt: skip
 
     def start(self) -> list[str]:
-        """Open the copies of sessions and start the threads; return a sentence per damaged copy."""
+        """Open the copies and begin to sync and sequence; return a sentence per damaged copy."""
         ledger = self.member.executor.ledger
         damaged = self.inboxes.open_all(
             ledger.merged_to if self._is_founded_alone else lambda _session: START, ledger.index
@@ -157,13 +155,13 @@ class NodePipeline:
             _log.error("%s", sentence)
         restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
-        sync = partial(self.inboxes.syncer.run, lambda: self.sequencer.ring())
-        self._syncing = threading.Thread(
-            target=carried(self._ending.guarded), args=(sync,), name="sync", daemon=True
+        self.inboxes.syncer.start(
+            Started(
+                self._loop, carried(self._ending.guarded), self._ending.fail, self.sequencer.ring
+            )
         )
-        self._syncing.start()
         self._duty_turns.join()
-        self.sweeper.start(self._ending.fail)
+        self.sweeper.start(self._loop, self._ending.fail)
         return damaged
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
@@ -175,7 +173,7 @@ class NodePipeline:
         return inbox
 
     def settle(self) -> None:
-        """Sync and sequence what a connection appended, or leave that to the threads."""
+        """Sync and sequence what a connection appended, or leave that to the loop."""
         self._ending.guarded(self._sequence_appended)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
@@ -202,22 +200,19 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Ask both threads to stop, without waiting for them."""
+        """Sequence no more, and have what was received synced, without waiting for that."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
-        self.inboxes.syncer.stop()
-        if self._syncing is not None:
-            self._syncing.join()
+        self._ending.guarded(self.inboxes.syncer.finish)
         self.sequencer.stop()
         self._duty_turns.leave()
         if self._ending.failure is None:
             self._ending.guarded(self.sequencer.finish)
         self.sweeper.stop()
         self.inboxes.close()
-        self._snapshots.close()
         self.member.executor.close()
         self._journal.close()
 

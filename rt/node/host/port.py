@@ -3,7 +3,7 @@
 from replicator.serve.server import Server
 from replicator.serve.streams import Streams
 from replicator.sink.columns_check import ColumnsCheck
-from replicator.sink.late_check import LateChecker
+from replicator.sink.late_check import late_checks
 from rt.log.write.recent_frames import FrameMemory
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
@@ -41,7 +41,8 @@ class NodePort:
         )
         self.streams.changed = contexts.renew
         columns = ColumnsCheck()
-        self.late = LateChecker(columns.late)
+        self.late = columns.late
+        self._late_checks = late_checks(self.late, self.loop)
         try:
             self.server = Server(
                 settings.address, contexts, self.streams, settings.limits.server(), columns,
@@ -56,11 +57,10 @@ class NodePort:
     def start(self) -> None:
         """Start accepting connections."""
         self.server.start()
-        self.late.start()
         self.pulse.start()
 
     def stop(self) -> None:
         """End all connections."""
         self.pulse.stop()
         self.server.stop()
-        self.late.stop()
+        self._late_checks.stop()

@@ -5,11 +5,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog
 from rt.limits import KIB
 from rt.log.write.appender import Durable
+from rt.net.loop.event_loop import EventLoop
 from rt.node.ingest.inbox import NodeInbox
 from rt.position import START
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX
@@ -62,20 +64,38 @@ class PutOff:
         return bool(late)
 
 
+class Started(NamedTuple):
+    """Started: what a syncer needs once it syncs by itself.
+
+    Attributes:
+        loop: knows when to sync.
+        work: calls what a thread is to do; an error in it ends the node.
+        fail: ends the node with an error.
+        synced: called after each batch, once every inbox of it has been reported.
+    """
+
+    loop: EventLoop
+    work: Callable[[Callable[[], None]], None]
+    fail: Callable[[Exception], None]
+    synced: Callable[[], None]
+
+
 class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_quick_s`,
-        and is not held during a sync or while `_synced` is called; `_changed` is its condition.
-        Connections call `mark`, `settle` and `put_off`, one thread calls `run`, and any thread may
-        call `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
-        `_syncing` remains set, so that nothing else is synced. Only that thread uses `_pool`;
-        `close` is called once it has ended.
+        `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and
+        `_quick_s`, and is not held during a sync or while `_synced` is called. Connections, in the
+        loop or in its pool, call `mark`, `settle` and `put_off`; any thread may call `forget` and
+        `stop`; the owner calls `start`, `finish` and `close`. The loop calls `ready`, which has a
+        thread of `pool` sync a batch. Whichever thread sets `_syncing` syncs the batch. After a
+        failure `_syncing` remains set, so that nothing else is synced.
     """
 
+    is_urgent = False
+
     def __init__(self, synced: Callable[[NodeInbox, Durable], None]) -> None:
-        """Prepare; `settle` and `run` sync.
+        """Prepare; `settle` syncs, and the loop from `start` on.
 
         Args:
             synced: called with an inbox and its durable end, by the thread that synced it.
@@ -83,82 +103,91 @@ class InboxSyncer:
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
         self._put_off: PutOff | None = None  # how long those wait
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._stopping = self._syncing = self._has_failed = False
         self._quick_s = float("-inf")  # until then the disk counts as slow
-        self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
+        self.pool = ThreadPoolExecutor(_SYNC_THREADS, "sync")
+        self._started: Started | None = None
+
+    def start(self, started: Started) -> None:
+        """Have the loop look when what is scheduled has to be synced."""
+        self._started = started
+        self._rouse()
 
     @property
     def scheduled(self) -> list[NodeInbox]:
         """The inboxes that the next batch will sync."""
-        with self._lock:
+        with self._changed:
             return list(self._dirty.values())
 
     def mark(self, inbox: NodeInbox) -> None:
         """Schedule an inbox for syncing: bytes were appended to it."""
-        with self._lock:
+        with self._changed:
             self._dirty[inbox.session] = inbox
             if inbox.unsynced > _SETTLE_BYTES:
                 self._put_off = None
-                self._changed.notify()
+                self._rouse()
 
     def forget(self, session: str) -> None:
         """Unschedule a session whose copy is set aside."""
-        with self._lock:
+        with self._changed:
             self._dirty.pop(session, None)
             if not self._dirty:
                 self._put_off = None
 
-    def run(self, synced: Callable[[], None]) -> None:
-        """Sync scheduled inboxes, until stopped. For a thread of its own.
+    def ready(self) -> None:
+        """Have a thread sync what is scheduled, if it is time; otherwise look again later.
 
-        Args:
-            synced: called after each batch, once every inbox of it has been reported.
-
-        Raises:
-            OSError: a sync failed. The node must stop: nothing may be acknowledged after it.
-            CorruptLog: as `NodeInbox.sync`.
+        A sync that fails ends the node: nothing may be acknowledged after it.
         """
-        while True:
-            with self._changed:
-                while (pause_s := self.pause_s()) != 0:
-                    self._changed.wait(pause_s)
-                if self._has_failed or not self._dirty:
-                    return
-                batch = self._begin_sync()
-            self._sync_and_end(batch)
-            synced()
+        started = self._started
+        if started is None:
+            return
+        batch, pause_s = self.due()
+        if batch:
+            self.pool.submit(started.work, partial(self._sync_and_tell, batch, started.synced))
+        elif pause_s is not None:
+            started.loop.deadlines.set(self, started.loop.clock() + pause_s)
 
-    def pause_s(self) -> float | None:
-        """How long `run` has nothing to do; 0 if it has, None until something is scheduled."""
-        with self._lock:
-            if self._has_failed:
-                return 0.0
-            if self._syncing:
-                return None
-            waits = self._put_off is not None and not self._put_off.is_over(self._dirty)
-            if self._stopping or (self._dirty and not waits):
-                return 0.0
-            return self._put_off.pause_s() if self._put_off is not None and self._dirty else None
+    def failed(self, error: Exception) -> bool:
+        """End the node: no thread could be begun for a sync."""
+        if self._started is not None:
+            self._started.fail(error)
+        return True
+
+    def due(self) -> tuple[list[NodeInbox], float | None]:
+        """Take what is to be synced now.
+
+        Returns:
+            The inboxes, which the caller syncs, and the seconds until the next look; None if there
+            is nothing to look at.
+        """
+        with self._changed:
+            if self._has_failed or self._syncing or not self._dirty:
+                return [], None
+            put_off = None if self._stopping else self._put_off
+            if put_off is not None and not put_off.is_over(self._dirty):
+                return [], put_off.pause_s()
+            return self._begin_sync(), None
 
     def settle(self) -> bool:
-        """Sync a small update of one connection now, or leave it to `run`.
+        """Sync a small update of one connection now, or leave it to the loop.
 
         Returns:
             Whether it was synced here.
 
         Raises:
-            OSError, CorruptLog: as for `run`.
+            OSError: the sync failed. The node must stop: nothing may be acknowledged after it.
+            CorruptLog: as `NodeInbox.sync`.
         """
-        with self._lock:
+        with self._changed:
             if not self._dirty:
                 return False
             self._put_off = None
             [first, *others] = self._dirty.values()
             is_slow = self._quick_s > time.monotonic()
             if self._syncing or others or is_slow or first.unsynced > _SETTLE_BYTES:
-                self._changed.notify()
+                self._rouse()
                 return False
             batch = self._begin_sync()
         self._sync_and_end(batch)
@@ -170,7 +199,7 @@ class InboxSyncer:
         Returns:
             The sessions with small updates neither durable nor merged; None if only a sync helps.
         """
-        with self._lock:
+        with self._changed:
             little, waiting = 0, []
             for each in self._dirty.values():
                 open_bytes = each.appender.end - max(each.durable, each.merged)
@@ -182,29 +211,55 @@ class InboxSyncer:
             if little == len(self._dirty) <= _PUT_OFF_MAX:
                 if self._put_off is None and little:
                     self._put_off = PutOff(self._dirty)
-                    self._changed.notify()
+                    self._rouse()
             elif little:
                 self._put_off = None
-                self._changed.notify()
+                self._rouse()
             else:
                 return None
             return waiting
 
     def stop(self) -> None:
-        """Have `run` sync what is scheduled, then end."""
+        """Have everything that is scheduled synced at once."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._rouse()
+
+    def finish(self) -> None:
+        """Sync everything that is scheduled, in this thread; the loop syncs no more.
+
+        Raises:
+            OSError, CorruptLog: as for `settle`.
+        """
+        self.stop()
+        if (started := self._started) is not None:
+            started.loop.call(lambda: started.loop.forget(self))
+            self._started = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._syncing or self._has_failed)
+            batch, _ = self.due()
+            if not batch:
+                return
+            self._sync_and_end(batch)
 
     def close(self) -> None:
         """Release the threads."""
-        self._pool.shutdown()
+        self.pool.shutdown()
+
+    def _rouse(self) -> None:
+        if self._started is not None:
+            self._started.loop.rouse(self)
 
     def _begin_sync(self) -> list[NodeInbox]:
         """Take the scheduled inboxes as a batch; the caller holds the lock."""
         batch, self._dirty, self._put_off = list(self._dirty.values()), {}, None
         self._syncing = True
         return batch
+
+    def _sync_and_tell(self, batch: list[NodeInbox], synced: Callable[[], None]) -> None:
+        self._sync_and_end(batch)
+        synced()
 
     def _sync_and_end(self, batch: list[NodeInbox]) -> None:
         began_s = time.monotonic()
@@ -213,15 +268,16 @@ class InboxSyncer:
         except (OSError, CorruptLog):
             with self._changed:  # `_syncing` remains set: nothing is synced after a failure
                 self._has_failed = True
-                self._changed.notify()
+                self._changed.notify_all()
             raise
         now_s = time.monotonic()
-        with self._lock:
+        with self._changed:
             self._syncing = False
+            self._changed.notify_all()
             if now_s - began_s > _SLOW_S:
                 self._quick_s = now_s + _SLOW_HOLD_S
-            if self._dirty or self._stopping:
-                self._changed.notify()
+            if self._dirty:
+                self._rouse()
 
     def sync(self, batch: list[NodeInbox]) -> None:
         """Sync these inboxes and report each; one thread at a time. Errors as for `run`."""
@@ -235,10 +291,11 @@ class InboxSyncer:
     def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable | None]]:
         """Sync several inboxes at once; return each with its durable end, in any order."""
         left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
-        shares = [self._pool.submit(_sync_left, left) for _ in range(threads - 1)]
+        shares = [self.pool.submit(_sync_left, left) for _ in range(threads - 1)]
         ends = _sync_left(left)
         for share in shares:
-            ends += share.result()
+            if not share.cancel():  # one that no thread has begun finds nothing left
+                ends += share.result()
         return ends
 
 

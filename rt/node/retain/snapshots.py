@@ -27,8 +27,8 @@ class NodeSnapshots:
     bytes.
 
     Threads:
-        Every method is called by the thread that steps the duties. The one thread of `_pool` syncs
-        the merged log and touches nothing here; its result arrives through `_synced`.
+        Every method is called by the thread that steps the duties. A thread of `_pool` syncs the
+        merged log and touches nothing here; its result arrives through `_synced`.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class NodeSnapshots:
         archiver: Retention,
         *,
         flush: Callable[[], None],
+        pool: ThreadPoolExecutor,
         pause_s: float,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
@@ -51,6 +52,7 @@ class NodeSnapshots:
             archiver: reports what is durable here, and knows what a majority has.
             flush: makes the copies of sessions durable, before instructions that carried their
                 bytes are dropped.
+            pool: its threads sync; a step may wait for that, so none of them waits for a step.
             pause_s: time between two snapshots.
             kept_bytes_max: bytes of instructions above which a snapshot no longer waits for a
                 majority.
@@ -62,7 +64,7 @@ class NodeSnapshots:
         self._flush = flush
         self._pause_s = pause_s
         self._kept_bytes_max = kept_bytes_max
-        self._pool = ThreadPoolExecutor(1, "snapshot")
+        self._pool = pool
         self._next_s = 0.0
         self._plan: SnapshotPlan | None = None
         self._synced: Future[Durable] | None = None  # None once it is durable
@@ -98,10 +100,6 @@ class NodeSnapshots:
         durable, plan = self._sync_all(), self._member.plan_snapshot()
         if plan is not None and plan.has_log:
             self._take_synced(plan, durable)
-
-    def close(self) -> None:
-        """Release the thread that syncs."""
-        self._pool.shutdown()
 
     def _begin(self, now_s: float) -> None:
         end = self._member.executor.ledger.end

@@ -1,14 +1,15 @@
-"""NodeSweeper: the thread that frees the space of a node's archived files."""
+"""NodeSweeper: has the space of a node's archived files freed."""
 
 import logging
-import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rt.about import carried
 from rt.errors import DiskFailed
 from rt.log.write.appender import Appender
+from rt.net.loop.chore import Chore
+from rt.net.loop.event_loop import EventLoop
 from rt.node.retain.sweep import Sweep
 from rt.position import START, Position
 from sequencer.ledger.ledger import decode_ledger
@@ -33,21 +34,20 @@ class NodeSweeper:
     instructions that wrote it, and compare the result with the file.
 
     Threads:
-        `_changed` guards `_work` and `_last`, through which the sequencing thread hands over work.
-        That thread alone appends to `_saved`, so it reads it without a lock; the sweeping thread
-        takes a copy. `_sweep` belongs to the sweeping thread, except that any thread may read its
-        `emptied_to`, and `stop` sets its `is_stopping` under `_changed`. `start` and `stop`, which
-        use `_thread`, are called by the threads that start and stop the node.
+        The thread that steps the duties calls `turn` and `saved`, and alone appends to `_saved`;
+        a turn of the chore, in the loop's pool, takes a copy. It replaces `_last`, which that turn
+        reads once. `_sweep` and `_retry_s` belong to those turns, except that any thread may read
+        `_sweep.emptied_to`, and `stop` sets its `is_stopping`. `start` and `stop` are called by
+        the threads that start and stop the node.
     """
 
     def __init__(self, sweep: Sweep) -> None:
         """Prepare; nothing is swept before `start`."""
         self._sweep = sweep
         self._saved: deque[Saved] = deque(maxlen=_SAVED_MAX)
-        self._work: tuple[Appender, int] | None = None
-        self._last: tuple[Appender, int] | None = None
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._last: tuple[Appender, int] | None = None  # the last arguments of `turn`
+        self._chore: Chore | None = None
+        self._retry_s = float("-inf")  # no earlier than this
 
     @property
     def emptied_to(self) -> Position:
@@ -76,40 +76,37 @@ class NodeSweeper:
         """Return the last saved instruction whose output ends by `end`."""
         return max((saved.instruction for saved in self._saved if saved.end <= end), default=0)
 
-    def start(self, failed: Callable[[Exception], None]) -> None:
-        """Start the thread; `failed` must end the node, since a sync has failed."""
-        self._thread = threading.Thread(
-            target=carried(self._run), args=(failed,), name="sweep", daemon=True
-        )
-        self._thread.start()
+    def start(self, loop: EventLoop, failed: Callable[[Exception], None]) -> None:
+        """Begin to sweep; `failed` must end the node, since a sync has failed."""
+        self._chore = Chore(loop, self._run, failed)
+        self._ask()
 
     def stop(self) -> None:
-        """End the thread after the file that it is emptying."""
-        with self._changed:
-            self._sweep.is_stopping = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        """Sweep no more; waits for the file that is being emptied."""
+        self._sweep.is_stopping = True
+        if self._chore is not None:
+            self._chore.stop()
 
     def saved(self, data: bytes) -> None:
         """Record a snapshot that this node saved, or found when it started."""
         ledger = decode_ledger(data)
         self._saved.append(Saved(ledger.index, ledger.end, dict(ledger.sessions)))
-        with self._changed:
-            self._work = self._work or self._last
-            self._changed.notify()
+        self._ask()
 
     def turn(self, merged: Appender, settled_index: int) -> None:
-        """Have the thread sweep soon.
+        """Have it swept soon.
 
         Args:
             merged: the merged log.
             settled_index: the instruction up to which a majority has everything durably.
         """
         self._forget_inputs(settled_index)
-        with self._changed:
-            self._work = self._last = (merged, settled_index)
-            self._changed.notify()
+        self._last = merged, settled_index
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._chore is not None and self._last is not None:
+            self._chore.ask()
 
     def _forget_inputs(self, settled_index: int) -> None:
         """Drop older snapshots' session ends: the last settled snapshot has later ones."""
@@ -118,7 +115,7 @@ class NodeSweeper:
             self._saved[nth] = self._saved[nth]._replace(sessions={})
 
     def sweep(self, merged: Appender, settled_index: int) -> None:
-        """Sweep once, with the arguments of `turn`; the thread calls it.
+        """Sweep once, with the arguments of `turn`.
 
         Raises:
             DiskFailed: a sync failed.
@@ -130,19 +127,17 @@ class NodeSweeper:
         if settled:
             self._sweep.sweep_inputs(settled[-1].sessions, settled[-1].instruction)
 
-    def _run(self, failed: Callable[[Exception], None]) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._work or self._sweep.is_stopping)
-                work, self._work = self._work, None
-                if self._sweep.is_stopping or work is None:
-                    return
+    def _run(self) -> float | None:
+        pause_s = self._retry_s - time.monotonic()
+        if pause_s > 0:
+            return pause_s
+        if self._last is not None and not self._sweep.is_stopping:
             try:
-                self.sweep(*work)
-            except DiskFailed as error:
-                failed(error)  # the manifest's content is unknown until a restart
-                return
+                self.sweep(*self._last)
+            except DiskFailed:
+                raise  # the manifest's content is unknown until a restart
             except OSError as error:
                 _log.error("archived files are not emptied: %s; it is tried again", error)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._sweep.is_stopping, _RETRY_S)
+                self._retry_s = time.monotonic() + _RETRY_S
+                return _RETRY_S
+        return None

@@ -1,4 +1,4 @@
-"""SamplerThread: samples a node, and logs what an operator must know."""
+"""Lookout: samples a node, and logs what an operator must know."""
 
 import logging
 import threading
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from replicator.serve.client_record import PULLS, PUSHES
-from rt.about import carried
 from rt.errors import RtError
+from rt.net.loop.chore import Chore
+from rt.net.loop.event_loop import EventLoop
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.sampler import NodeSampler
 from rt.node.observe.stall_reasons import names_by_hop, stall_words
@@ -22,23 +23,29 @@ STATISTICS_S: Final = 60.0
 _WATCHED_S: Final = 10.0  # after the last request for the page
 
 
-class SamplerThread:
-    """SamplerThread: publishes samples of a node, and logs stalls and a line of statistics.
+class Lookout:
+    """Lookout: publishes samples of a node, and logs stalls and a line of statistics.
 
     Threads:
-        Any thread may call `look`; the one that `start` starts does so repeatedly. `_turn` is
-        held during a look, whose thread uses `sampler`, `_stalled` and `_said`, adds to `trend`,
-        and replaces `sample`: a value that never changes, and that any thread may read. `pause_s`
-        is read before each pause, and so is `_watched_s`, which any thread may set. `_stopping` is
-        an event.
+        Any thread may call `look`; a thread of the pool does so repeatedly. `_turn` is held during
+        a look, whose thread uses `sampler`, `_stalled` and `_said`, adds to `trend`, and replaces
+        `sample`: a value that never changes, and that any thread may read. `pause_s` is read
+        before each pause, and so is `_watched_s`, which any thread may set.
     """
 
-    def __init__(self, sampler: NodeSampler, also: Callable[[], None] = lambda: None) -> None:
-        """Take a first sample; no thread runs before `start`.
+    def __init__(
+        self,
+        sampler: NodeSampler,
+        also: Callable[[], None] = lambda: None,
+        *,
+        loop: EventLoop,
+    ) -> None:
+        """Take a first sample; no other is taken before `start`.
 
         Args:
             sampler: samples the node.
             also: called after each sample, for other work of that frequency.
+            loop: knows when the next is due.
         """
         self._also = also
         self.sample: NodeSample = sampler.sample()
@@ -49,18 +56,15 @@ class SamplerThread:
         self._stalled: dict[str, str] = {}  # the logged text of each lasting stall
         self._said: NodeSample = self.sample  # when statistics were last logged
         self._turn = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=carried(self._run), name="look out", daemon=True)
+        self._chore = Chore(loop, self._look_out)
 
     def start(self) -> None:
         """Start sampling."""
-        self._thread.start()
+        self._chore.begin(self._pause_s())
 
     def stop(self) -> None:
-        """Stop sampling."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Stop sampling; waits for a sample that is being taken. Idempotent."""
+        self._chore.stop()
 
     def watch(self) -> None:
         """Record that someone is watching: for a while, samples are taken once a second."""
@@ -70,15 +74,14 @@ class SamplerThread:
         is_watched = time.monotonic() - self._watched_s < _WATCHED_S
         return min(LIVE_S, self.pause_s) if is_watched else self.pause_s
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._pause_s()):
-            try:
-                self.look()
-                self._also()
-            # From the file system, or a file being replaced; if the node must stop, its own
-            # threads stop it.
-            except (RtError, OSError) as error:
-                _log.warning("the node cannot be looked at: %s", error)
+    def _look_out(self) -> float:
+        try:
+            self.look()
+            self._also()
+        # from the file system, or a file being replaced; what must stop the node does that itself
+        except (RtError, OSError) as error:
+            _log.warning("the node cannot be looked at: %s", error)
+        return self._pause_s()
 
     def look(self) -> None:
         """Take a sample, and log stalls and statistics."""

@@ -1,0 +1,115 @@
+"""Chore: repeated work that waits for a disk, done by a thread of a loop's pool when it is due."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+from rt.about import carried
+from rt.net.loop.event_loop import EventLoop
+
+_log: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 1.0  # without a thread for it
+
+
+def _log_failure(error: Exception) -> None:
+    _log.error("internal error in repeated work, which ends", exc_info=error)
+
+
+class Chore:
+    """Does its work soon after `ask`, and again after the seconds that the work returned.
+
+    One turn of it at a time; an `ask` during one has another follow. An error ends it.
+
+    Threads: any thread may call `ask`; another than the loop's calls `stop`. `_is_asked` spares the
+        loop all but the first of many calls, and is cleared before the work begins, so none is
+        lost. `_is_over` is set once. `_turn` belongs to the loop, and to `stop` once the loop has
+        forgotten the chore.
+    """
+
+    is_urgent = False
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        work: Callable[[], float | None],
+        failed: Callable[[Exception], None] = _log_failure,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """Do nothing before `ask` or `begin`.
+
+        Args:
+            loop: knows when it is due.
+            work: called by a thread; returns the seconds until its next turn, or None to wait for
+                `ask`.
+            failed: called by the loop with the error that ended the work.
+            pool: whose threads do it; the loop's own if None.
+        """
+        self._loop, self._failed = loop, failed
+        self._work = carried(work)
+        self._pool = pool or loop.pool
+        self._is_asked = self._is_over = False
+        self._turn: Future[float | None] | None = None  # what is under way
+        self._number = 0  # its number
+
+    def begin(self, within_s: float) -> None:
+        """Do it in so many seconds for the first time. Any thread may call it."""
+        self._loop.post(lambda: self._plan(within_s))
+
+    def ask(self) -> None:
+        """Do it soon, and once more if it is being done now."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._loop.rouse(self)
+
+    def stop(self) -> None:
+        """Do it no more; waits for the turn that is under way. Idempotent."""
+        self._is_over = True
+        self._loop.call(lambda: self._loop.forget(self))
+        if self._turn is not None:
+            with suppress(CancelledError):
+                self._turn.exception()
+
+    def ready(self) -> None:
+        """Have a thread do it, unless one does."""
+        if self._turn is not None or self._is_over:
+            return
+        self._is_asked = False
+        self._loop.deadlines.clear(self)
+        self._number += 1
+        try:
+            self._turn = self._pool.submit(self._do, self._number)
+        except RuntimeError as error:  # there is no further thread, or the process is ending
+            _log.info("%s; trying again", error)
+            self._number += 1  # a thread that is begun later does not do it
+            self._plan(_RETRY_S)
+        else:
+            self._turn.add_done_callback(lambda done: self._loop.post(lambda: self._end(done)))
+
+    def failed(self, error: Exception) -> bool:
+        """End it with an error."""
+        self._is_over = True
+        self._failed(error)
+        return True
+
+    def _do(self, number: int) -> float | None:
+        return self._work() if number == self._number else None
+
+    def _end(self, done: Future[float | None]) -> None:
+        self._turn = None
+        if done.cancelled():
+            return  # the loop has stopped
+        error = done.exception()
+        if isinstance(error, Exception):
+            self.failed(error)
+        elif error is not None:
+            raise error
+        elif self._is_asked:
+            self._loop.mark(self)
+        elif (rest_s := done.result()) is not None:
+            self._plan(rest_s)
+
+    def _plan(self, within_s: float) -> None:
+        if not self._is_over:
+            self._loop.deadlines.set(self, self._loop.clock() + within_s)
