@@ -34,6 +34,7 @@ from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import PeerIdentity
 from rt.net.certificate_watch import live_connections
 from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.turns import ContextParty
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable, size_text
@@ -70,11 +71,11 @@ class ServedConnection:
 class Server:
     """Accepts connections, and has an event loop serve each once both sides have greeted.
 
-    Threads: the acceptor begins connections; each has a thread for its handshake and greeting, and
-    another for its end; `stop` may be called by any other. `_lock` guards `_connections`, and of
-    each in it `sock`, `is_ended` and `stream`; `about` is its threads' own. `_gone` is its
-    condition: one was removed. `admission`, `_streams` and `_lines` have locks of their own.
-    `_stopping` is set once and read by all. `__init__` sets the others.
+    Threads: the loop begins connections; each has a thread for its handshake and greeting, and
+    another for its end; `stop` may be called by any other. `_gone` guards `_connections`, and of
+    each in it `sock`, `is_ended` and `stream`, and notifies of one that was removed; `about` is its
+    threads' own. `admission`, `_streams` and `_lines` have locks of their own. `_stopping` is set
+    once and read by all. `__init__` sets the others.
     """
 
     def __init__(
@@ -108,42 +109,42 @@ class Server:
         self._grants = Grants(grants_path(contexts.files.ca))
         live_connections.remind(os.path.abspath(self._grants.path), self._grants.warning)
         self._streams, self._patience = streams, patience
-        self._listener = _listen_at(address, _FLUSH_S)
+        self._listener = _listen_at(address)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         limits = limits or ServerLimits()
         self.admission = Admission(limits)
         self.memory = LargeMessages(limits.identity_memory_bytes)
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
-        self._lock = threading.Lock()
-        self._gone = threading.Condition(self._lock)
+        self._gone = threading.Condition()
         self._owns_loop = loop is None
         self._loop = EventLoop() if loop is None else loop
         self._stopping = False
-        self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
+        self._flush_s = 0.0  # when to write summaries next
+        self._accepting = _Accepting(self._loop, self._listener, self._accept)
 
     def start(self) -> None:
         """Begin to serve."""
-        self._acceptor.start()
+        self._loop.call(self._accepting.begin)
 
     def stop(self) -> None:
         """End all connections; whole messages that were received are appended first."""
         self._stopping = True
-        shut(self._listener)  # ends the accept; a close would not
+        self._loop.call(self._accepting.end)
         self._listener.close()
-        with self._lock:
+        with self._gone:
             for connection in self._connections:
                 connection.wake.set()
                 _end(connection)
             every = dict(self._connections)
-        _join([self._acceptor, *every.values()])
+        _join(every.values())
         self._await_gone(every)
         if self._owns_loop:
             self._loop.stop()
 
     def end(self, stream: str) -> None:
         """End the connections that are about a stream which is no longer served."""
-        with self._lock:
+        with self._gone:
             about = {each: thread for each, thread in self._connections.items()
                      if each.stream == stream}  # fmt: skip
             for connection in about:
@@ -167,27 +168,32 @@ class Server:
         """How many there are now."""
         return len(self._connections)
 
-    def _accept_loop(self) -> None:
-        while not self._stopping:
-            self._flush()
+    def _accept(self) -> bool:
+        """Begin a connection, if there is one; return whether the system has room for another."""
+        self._flush()
+        try:
             try:
                 plain, address = self._listener.accept()
-                self._begin(plain, address[0], f"{address[0]}:{address[1]}")
-            except TimeoutError:
-                continue
-            except OSError as error:
-                if not self._stopping:
-                    self._lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
-                    time.sleep(_NO_RESOURCE_S)  # no descriptor or thread is left; one may end
+            except BlockingIOError:  # only summaries were due, or the peer has gone
+                return True
+            self._begin(plain, address[0], f"{address[0]}:{address[1]}")
+        except OSError as error:
+            self._lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
+            return False  # no descriptor or thread is left; one may end
+        return True
 
     def _flush(self) -> None:
-        self._lines.flush()
-        for served in self._streams.every:
-            served.record.lines.flush()
+        """Write summaries of repeated log lines that are due."""
+        now_s = time.monotonic()
+        if now_s >= self._flush_s:
+            self._flush_s = now_s + _FLUSH_S
+            self._lines.flush()
+            for served in self._streams.every:
+                served.record.lines.flush()
 
     def _is_about(self, connection: ServedConnection, stream: str) -> None:
         """Record a connection's stream; the connection ends if the stream was dropped meanwhile."""
-        with self._lock:
+        with self._gone:
             connection.stream = stream
         if stream:
             speak_of(self._streams.named(stream).record.about)
@@ -197,7 +203,7 @@ class Server:
         thread = threading.Thread(
             target=self._run, args=(connection,), name=f"serve {name}", daemon=True
         )
-        with self._lock:
+        with self._gone:
             is_room = len(self._connections) < self._threads_max and not self._stopping
             if is_room:
                 self._connections[connection] = thread
@@ -220,7 +226,7 @@ class Server:
 
     def _displace(self, connection: object) -> None:
         if isinstance(connection, ServedConnection):
-            with self._lock:
+            with self._gone:
                 _end(connection)
             kind = f"displaced {connection.host}"
             self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
@@ -293,7 +299,7 @@ class Server:
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
         """Record the TLS socket in place of the plain one, so that a stop closes it."""
-        with self._lock:
+        with self._gone:
             connection.sock = sock
             if connection.is_ended:
                 raise PeerError("the connection was ended before TLS began")
@@ -463,10 +469,52 @@ class Server:
         return host.claim(log, peer.name, bell, relays=peer.is_node)
 
 
-def _listen_at(address: tuple[str, int], accept_s: float) -> socket.socket:
-    """Listen at a host and port; port 0 picks a free one. `OSError` if it is not available.
+class _Accepting(ContextParty):
+    """Calls `accept` when somebody dials, one connection a turn, and at least once a second."""
 
-    An `accept` gives up after `accept_s` seconds, with a `TimeoutError`.
+    def __init__(
+        self, loop: EventLoop, listener: socket.socket, accept: Callable[[], bool]
+    ) -> None:
+        super().__init__()
+        self._loop, self._fd, self._accept = loop, listener.fileno(), accept
+        self._is_watched = False
+
+    def begin(self) -> None:
+        """Accept from now on."""
+        if not self._is_watched:
+            self._is_watched = True
+            self._loop.watch(self._fd, self)
+        self._look_within(_FLUSH_S)
+
+    def end(self) -> None:
+        """Accept no more."""
+        self._loop.ignore(self._fd)
+        self._loop.forget(self)
+
+    def _turn(self) -> None:
+        if self._accept():
+            self.begin()
+        else:
+            self._pause()
+
+    def _fail(self, error: Exception) -> None:
+        _log.error("internal error while a connection was accepted", exc_info=error)
+        self._pause()
+
+    def _pause(self) -> None:
+        self._is_watched = False
+        self._loop.ignore(self._fd)
+        self._look_within(_NO_RESOURCE_S)
+
+    def _look_within(self, seconds: float) -> None:
+        self._loop.deadlines.set(self, self._loop.clock() + seconds)
+
+
+def _listen_at(address: tuple[str, int]) -> socket.socket:
+    """Listen at a host and port, and let no `accept` wait; port 0 picks a free one.
+
+    Raises:
+        OSError: the address is not available.
     """
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:
@@ -475,7 +523,7 @@ def _listen_at(address: tuple[str, int], accept_s: float) -> socket.socket:
         words = spoken(error).partition(" (while ")[0]  # Python repeats the address
         where = f"{address[0]}:{address[1]}"
         raise OSError(error.errno, f"cannot listen at {where}: {words}") from error
-    listener.settimeout(accept_s)
+    listener.setblocking(False)
     return listener
 
 
