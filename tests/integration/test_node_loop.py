@@ -168,7 +168,7 @@ def test_a_node_that_has_failed_does_not_keep_the_loop_from_waiting(loop):
     """Its deadline is in the past; a process with other streams would take a whole core."""
     duties = Steady()
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, pool=loop.pool)
     turns.join()
     assert eventually(lambda: duties.steps > 3, 60)
     sequencer.stop()
@@ -209,7 +209,9 @@ def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
     gate = threading.Event()
     duties = Waiting(gate)
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0)
+    turns = DutyTurns(
+        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0, pool=loop.pool
+    )
     turns.join()  # the first step took longer than no time at all
     assert eventually(lambda: duties.underway, 60)
     free = Counter()
@@ -235,7 +237,9 @@ def test_a_node_that_stops_waits_for_the_step_that_is_under_way(loop):
     gate, done = threading.Event(), []
     duties = Waiting(gate)
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0)
+    turns = DutyTurns(
+        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0, pool=loop.pool
+    )
     turns.join()
     assert eventually(lambda: duties.underway, 60)
 
@@ -263,7 +267,9 @@ def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
             return super().step(now_s, mail)
 
     sequencer = NodeSequencer(Seen())
-    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=60.0)
+    turns = DutyTurns(
+        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=60.0, pool=loop.pool
+    )
     turns.is_slow = True
     turns.join()
     assert eventually(lambda: len(threads) > 3, 60)
@@ -770,7 +776,7 @@ def test_a_node_whose_steps_no_thread_can_be_begun_for_ends_and_says_so(loop, no
     """It would take part in nothing from then on, without a word."""
     told = Future()
     sequencer = NodeSequencer(Steady())
-    turns = DutyTurns(loop, sequencer, lambda work: work(), told.set_result)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), told.set_result, pool=loop.pool)
     turns.is_slow = True
     turns.join()
     assert "start new thread" in str(told.result(60))

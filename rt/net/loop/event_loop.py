@@ -101,13 +101,16 @@ class EventLoop(LoopTurns):
         work: Act,
         back: Callable[[Exception | None], None],
         pool: ThreadPoolExecutor | None = None,
-    ) -> None:
+    ) -> Future[None]:
         """Run work that may block on a thread of the pool; then the loop calls `back`.
 
         Args:
             work: called by a thread of the pool.
             back: called by the loop with the error of `work`, or None.
             pool: another pool to use: work that other tasks wait for must not queue after them.
+
+        Returns:
+            A future that is done once `work` has ended; for another thread to wait for.
 
         Raises:
             RuntimeError: the system allows no further thread; `work` may be done later.
@@ -121,7 +124,9 @@ class EventLoop(LoopTurns):
                 raise error
             self.post(lambda: back(error))
 
-        (pool or self.pool).submit(carried(work)).add_done_callback(report)
+        under_way = (pool or self.pool).submit(carried(work))
+        under_way.add_done_callback(report)
+        return under_way
 
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Final
 
@@ -33,6 +34,7 @@ class DutyTurns:
         guarded: Callable[[Callable[[], None]], None],
         fail: Callable[[Exception], None],
         *,
+        pool: ThreadPoolExecutor,
         slow_s: float = SLOW_S,
     ) -> None:
         """Prepare; no step is taken before `join`.
@@ -42,6 +44,7 @@ class DutyTurns:
             sequencer: holds the duties, and calls `ring` when it has mail.
             guarded: calls a function, and ends the node if that raises an error.
             fail: ends the node with an error.
+            pool: has a thread for a step, at once.
             slow_s: if a step takes longer, in seconds, a thread takes the next ones.
         """
         self.is_slow = False  # whether a step took long lately
@@ -52,7 +55,8 @@ class DutyTurns:
         self._run = copy_context().run  # its log lines name the stream
         self._has_joined = self._is_away = self._is_rung = False
         self._at_s: float | None = None  # when to step again, as the last step said
-        self._thread = ThreadPoolExecutor(1, "duties")  # begun when it is needed
+        self._pool = pool
+        self._under_way: Future[None] | None = None  # the last step that was left to a thread
         self._fail = fail
         loop.add_failing(fail)
         sequencer.ring = self.ring
@@ -68,7 +72,9 @@ class DutyTurns:
     def leave(self) -> None:
         """Stop after the current step; call `NodeSequencer.finish` afterwards."""
         self._loop.call(self._end)
-        self._thread.shutdown()
+        if self._under_way is not None:
+            with suppress(CancelledError):
+                self._under_way.exception()
 
     def ready(self) -> None:
         """Take one step, here or in a thread."""
@@ -79,7 +85,7 @@ class DutyTurns:
         elif self.is_slow:
             self._is_away = True
             self._loop.deadlines.clear(self)
-            self._loop.away(self._act, self._back, self._thread)
+            self._under_way = self._loop.away(self._act, self._back, self._pool)
         else:
             self._act()
             self._step_later()

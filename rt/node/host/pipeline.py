@@ -137,7 +137,9 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail)
+        self._duty_turns = DutyTurns(
+            loop, self.sequencer, ending.guarded, ending.fail, pool=self.inboxes.syncer.pool
+        )
 
     def _make_feeds(self, merged: str) -> LogFeeds:
         return LogFeeds(
