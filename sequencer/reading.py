@@ -1,7 +1,7 @@
 """LatestReads: reads that a majority must confirm before this node may answer them."""
 
-import threading
 from collections.abc import Iterable
+from itertools import count
 
 from sequencer.raft.consensus import Read
 from sequencer.raft.engine import Raft
@@ -16,9 +16,9 @@ class LatestReads:
     asks the leader for that index and reads its own state.
 
     Threads:
-        _lock: guards `_next` and `_indexes`; held only to read or change them.
-        _engine: only `ask` uses it. The thread that drives the engine calls `ask` and `take`; any
-            thread may call the rest.
+        The thread that drives the engine calls `ask` and `take`, and sets the index of a read; any
+        thread may call the rest. `_tickets` and `_waiting` are changed by single operations, each
+        of one ticket, which is its reader's alone.
     """
 
     def __init__(self, engine: Raft, first: int = 0) -> None:
@@ -30,21 +30,19 @@ class LatestReads:
                 answer what an earlier start asked.
         """
         self._engine = engine
-        self._lock = threading.Lock()
-        self._next = first
-        self._indexes: dict[int, int | None] = {}  # by ticket; None until a majority has confirmed
+        self._tickets = count(first + 1)
+        self._waiting: dict[int, _Waiting] = {}  # by ticket
 
     @property
     def is_waiting(self) -> bool:
         """Whether a read may be waiting for other nodes."""
-        return bool(self._indexes)
+        return bool(self._waiting)
 
     def open(self) -> int:
         """Return the ticket of a new read; the caller must `forget` it in any case."""
-        with self._lock:
-            self._next += 1
-            self._indexes[self._next] = None
-            return self._next
+        ticket = next(self._tickets)
+        self._waiting[ticket] = _Waiting()
+        return ticket
 
     def ask(self, ticket: int) -> None:
         """Have a read confirmed if a leader is known; a forgotten read is ignored.
@@ -52,23 +50,30 @@ class LatestReads:
         Raises:
             Refused: `busy`, too many reads are waiting.
         """
-        if self._engine.leader and ticket in self._indexes:
+        if self._engine.leader and ticket in self._waiting:
             self._engine.read_index(ticket)
 
     def take(self, reads: Iterable[Read]) -> None:
         """Record the confirmed reads of a `Ready`."""
         for read in reads:
-            with self._lock:
-                if read.ticket in self._indexes:
-                    self._indexes[read.ticket] = read.index
+            if (waiting := self._waiting.get(read.ticket)) is not None:
+                waiting.index = read.index
 
     def is_answered(self, ticket: int, executed: int) -> bool:
         """Whether a node that has executed up to `executed` may answer this read."""
-        with self._lock:
-            index = self._indexes.get(ticket)
+        waiting = self._waiting.get(ticket)
+        index = None if waiting is None else waiting.index
         return index is not None and index <= executed
 
     def forget(self, ticket: int) -> None:
         """Forget a read; a later confirmation is ignored."""
-        with self._lock:
-            self._indexes.pop(ticket, None)
+        self._waiting.pop(ticket, None)
+
+
+class _Waiting:
+    """A read, and the index that answers it; None until a majority has confirmed."""
+
+    __slots__ = ("index",)
+
+    def __init__(self) -> None:
+        self.index: int | None = None

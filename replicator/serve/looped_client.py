@@ -201,9 +201,14 @@ class LoopedClient(ContextParty):
 
     def _go_away(self, work: Callable[[], None]) -> None:
         self._is_away, self._is_woken = True, False
+        self._lend()
         self._watch(0)
         self._loop.deadlines.clear(self)
         self._loop.away(lambda: None if self._is_over else work(), self._back)
+
+    def _lend(self) -> None:
+        if self._served.feeds is not None:
+            self._served.feeds.is_lent = True
 
     def _back(self, error: Exception | None) -> None:
         self.acting(self._come_back, error)()
@@ -236,6 +241,7 @@ class LoopedClient(ContextParty):
         if self._is_over:
             return
         self._is_over = True
+        self._lend()
         self._watch(0)
         self._loop.ignore(self._served.wake.fileno())
         self._loop.forget(self._woken)  # it may be marked in this very turn

@@ -1,7 +1,6 @@
 """PullConnection: serves the merged log to one connection that pulls it."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -31,8 +30,9 @@ class PullConnection:
     The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
     so that a lone message need not wait for the connection's thread to wake up.
 
-    Threads: an event loop calls all but `set`, which any thread may call. `_turn` guards `_side`,
-    `_channel`, `_log`, `_begin_by_s` and `_refused`: it is held during a turn, and tried by `set`.
+    Threads: an event loop calls all but `set`, which any thread may call; in the loop's own, it
+    sends, unless `is_lent`. That is set by the loop before it leaves a turn or the end to a thread,
+    and during a turn.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class PullConnection:
         damaged: Callable[[CorruptLog, bool], None],
         traffic: Traffic | None = None,
         *,
+        is_here: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve what `feed` returns to the peer of `link`, which has greeted and waits for `wake`.
@@ -57,7 +58,8 @@ class PullConnection:
         self._damaged = damaged
         self._clock = clock
         self._begin_by_s = float("inf")
-        self._turn = threading.Lock()
+        self._is_here = is_here
+        self.is_lent = False
         self._refused: list[Refused] = []
         self._side = SourceConnection(
             link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report,
@@ -85,7 +87,8 @@ class PullConnection:
         channel = self._channel
         if channel is not None and not channel.has_begun:
             return  # it looks when it begins; until then no one is there to send to
-        if not self._send_now():
+        may_send = channel is not None and not self.is_lent and self._is_here()
+        if channel is None or not may_send or not self._side.send_now(channel):
             self._wake.set()
 
     @property
@@ -111,15 +114,17 @@ class PullConnection:
             PeerError: the peer broke the protocol, or has gone.
             Refused: the manifest is damaged, or the peer does not say where its copy ends.
         """
-        with self._turn:
+        self.is_lent = True
+        try:
             self._look()
             self._side.turn()
             return 0.0 if self._side.busy else _POLL_S
+        finally:
+            self.is_lent = False
 
     def beat(self) -> None:
         """Send a heartbeat if one is due, between two turns that are far apart; may raise."""
-        with self._turn:
-            self._link.beat()
+        self._link.beat()
 
     def close(self) -> None:
         """Release the log, and send the peer the reason."""
@@ -127,11 +132,10 @@ class PullConnection:
             level = logging.INFO if why.code in PASSING else logging.WARNING
             _log.log(level, "%s: %s", self._link.name, why)
         self._feed.release()
-        with self._turn:
-            self._ends = self.position, self.acked
-            self._channel = None
-            self._side.close()
-            self._log.close()
+        self._ends = self.position, self.acked
+        self._channel = None
+        self._side.close()
+        self._log.close()
 
     def _look(self) -> None:
         """Check the log for growth; open the channel once the log exists."""
@@ -159,11 +163,3 @@ class PullConnection:
 
     def _report(self, error: CorruptLog) -> None:
         self._damaged(error, error.position.file not in self._log.manifest.rolled)
-
-    def _send_now(self) -> bool:
-        if not self._turn.acquire(blocking=False):
-            return False
-        try:
-            return self._channel is not None and self._side.send_now(self._channel)
-        finally:
-            self._turn.release()

@@ -454,7 +454,14 @@ class Server:
         client: ServedClient,
     ) -> PullConnection:
         feed = partial(host.feed, relays=peer.is_node)
-        pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
+        pulling = PullConnection(
+            link,
+            connection.wake,
+            feed,
+            host.damaged,
+            client.sent,
+            is_here=lambda: self._loop.is_own_thread,
+        )
         client.ends = lambda: (pulling.position, pulling.acked)
         return pulling
 

@@ -96,6 +96,31 @@ def test_a_puller_that_waits_for_nothing_is_not_woken_by_each_message(pulling):
     assert turns == [0, 1, 1, 1]  # it was woken before it had offered the log, and not after
 
 
+@pytest.mark.parametrize("who", ["the loop", "another thread", "the loop, while a thread has it"])
+def test_what_is_merged_is_sent_by_the_thread_that_rings_only_if_it_is_the_loop(log, who):
+    """A step that waits for a disk is done by a thread, and so is a turn that reads old files."""
+    link, bell = Link(), Bell()
+    feed = SimpleNamespace(
+        directory=log.directory, damaged=DamagedFiles(), end=lambda: log.appender.end,
+        is_whole=lambda: True, release=lambda: None, recent=lambda _first, _end: None,
+    )  # fmt: skip
+    connection = PullConnection(
+        link, bell, lambda _bell: feed, lambda _error, _growing: None,
+        is_here=lambda: who != "another thread",
+    )  # fmt: skip
+    connection.turn()
+    link.other.send(encode(Standing(0, START)))
+    while connection.turn() == 0:
+        pass
+    list(link.other.receive())
+    log.write(KIB)
+    connection.is_lent = who == "the loop, while a thread has it"
+    connection.set()
+    sent_at_once = bool(list(link.other.receive()))
+    assert (sent_at_once, bell.rung) == ((True, 0) if who == "the loop" else (False, 1))
+    connection.close()
+
+
 def test_a_connection_that_waits_has_no_room_for_a_backlog():
     """Each took 1.1 MB, of which 1 MiB was this buffer, and 480 idle ones 700 MB."""
     tracemalloc.start()

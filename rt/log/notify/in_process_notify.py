@@ -77,6 +77,9 @@ class InProcessNotify:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         # by the path of the stream's directory
         self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}
@@ -127,8 +130,7 @@ class InProcessNotify:
 
     def forget(self) -> None:
         """In a forked child: forget the parent's writers and readers."""
-        self._lock = threading.Lock()
-        self._readers, self._writers = {}, {}
+        self._begin()
 
 
 local_news: Final = InProcessNotify()

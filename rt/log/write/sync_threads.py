@@ -33,19 +33,17 @@ class SyncThreads:
     with the last session.
 
     Threads:
-        `_changed` and `_ended` share a lock, which guards all fields and is not held during a turn.
-        Idle threads wait on the first, `leave` on the second. `_heap` may hold outdated entries of
+        `_changed` guards all fields, and is not held during a turn. Idle threads wait on it, and
+        `leave` for the event of the turn that is under way. `_heap` may hold outdated entries of
         a job that was since planned for an earlier time: `_due_s` decides.
     """
 
     def __init__(self, verb: str = "sync", most: int = THREADS_MAX) -> None:
         """Start without sessions; `verb` names what the threads do, of which there are `most`."""
         self._verb, self._most = verb, most
-        lock = threading.RLock()  # reentrant: a signal handler may publish
-        self._changed = threading.Condition(lock)
-        self._ended = threading.Condition(lock)
+        self._changed = threading.Condition()  # reentrant: a signal handler may publish
         self._due_s: dict[SyncJob, float | None] = {}  # by job; None if nothing is planned
-        self._running: set[SyncJob] = set()
+        self._running: dict[SyncJob, threading.Event] = {}  # set when the turn has ended
         self._heap: list[tuple[float, int, SyncJob]] = []  # planned calls, earliest first
         self._order = count()
         self._threads = self._idle = 0
@@ -64,7 +62,9 @@ class SyncThreads:
             self._due_s.pop(job, None)
             if not self._due_s:
                 self._changed.notify_all()
-            self._ended.wait_for(lambda: job not in self._running)
+            ended = self._running.get(job)
+        if ended is not None:
+            ended.wait()
 
     def ask(self, job: SyncJob, within_s: float = -HEAD_START_S) -> None:
         """Call a job within this many seconds; at once by default."""
@@ -116,20 +116,19 @@ class SyncThreads:
 
     def _call(self, job: SyncJob) -> None:
         """Call a job without the lock; an exception in it ends only this thread."""
-        self._running.add(job)
+        self._running[job] = threading.Event()
         self._changed.release()
         rest_s: float | None = None
         try:
             rest_s = job.turn()
         finally:
             self._changed.acquire()
-            self._running.discard(job)
+            self._running.pop(job).set()
             self._plan_next(job, rest_s)
 
     def _plan_next(self, job: SyncJob, rest_s: float | None) -> None:
         """Plan a job's next call, as its turn returned or as requested during the turn."""
         if job not in self._due_s:
-            self._ended.notify_all()
             return
         asked_s = self._due_s[job]
         wanted_s = _INFINITE if rest_s is None else time.monotonic() + rest_s

@@ -1,9 +1,10 @@
 """NodeSequencer: what arrives for a node's duties, and what a step of them answers."""
 
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rt.errors import Refused, RtError
@@ -14,6 +15,7 @@ from sequencer.ledger.instruction import Instruction, demand_readable
 from sequencer.raft.consensus import Status
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 _ANSWER_S: Final = 10.0
 
 
@@ -41,7 +43,8 @@ class NodeSequencer:
         `step` is called by one thread at a time (`DutyTurns`), and `finish` once none
             is called any more. That thread may use `_duties`, and all that the duties act on,
             and may set `view` and `_next_s`.
-        _lock: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
+        _arrived: any thread appends to it, and a step takes what is there.
+        _stopping: set once; a thread that reads it after asking takes its question back.
         on_status: set before the first step; called in a step with each new status of the engine,
             so it must be quick.
         ring: set before the first step; any thread may call it.
@@ -62,45 +65,37 @@ class NodeSequencer:
         self.on_status: Callable[[Status], None] = lambda _status: None
         self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
-        self._lock = threading.Lock()
-        self._mail = Mail()
-        self._questions: list[Question] = []
+        self._arrived: deque[Callable[[Mail], object]] = deque()  # puts itself into the mail
+        self._questions: deque[Question] = deque()
         self._stopping = False
         self._next_s = time.monotonic()
 
     def hold(self, session: str) -> None:
         """Take note that a session was synced; `ring` makes use of it."""
-        with self._lock:
-            self._mail.synced[session] = None
+        self._arrived.append(lambda mail: mail.synced.setdefault(session))
 
     def receive(self, sessions: Iterable[str]) -> None:
         """Take note that a little came of sessions and was not synced; `ring` makes use of it."""
-        with self._lock:
-            self._mail.received.update(dict.fromkeys(sessions))
+        self._arrived.append(lambda mail: mail.received.update(dict.fromkeys(sessions)))
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take note of another node's messages; `ring` makes use of them."""
-        with self._lock:
-            for message in messages:
-                self._mail.heard.append((sender, message))
+        self._arrived.append(lambda mail: mail.heard.extend((sender, each) for each in messages))
 
     def gone(self, member: str) -> None:
         """Learn that another node's process has ended; all that it said was heard."""
-        with self._lock:
-            self._mail.gone.append(member)
+        self._arrived.append(lambda mail: mail.gone.append(member))
         self.ring()
 
     def told_removed(self, member: str, is_removed: bool) -> None:
         """Learn whether a member that was dialled refuses this node because it was removed."""
-        with self._lock:
-            self._mail.verdicts[member] = is_removed
+        self._arrived.append(lambda mail: mail.verdicts.update({member: is_removed}))
         if is_removed:  # otherwise it may wait for the next step
             self.ring()
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
-        with self._lock:
-            self._mail.damaged.append(found)
+        self._arrived.append(lambda mail: mail.damaged.append(found))
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
@@ -114,8 +109,7 @@ class NodeSequencer:
         demand_readable(instruction)
         view = self.view
         demand_leading(view)
-        with self._lock:
-            self._mail.orders.append((view.engine.term, instruction))
+        self._arrived.append(lambda mail: mail.orders.append((view.engine.term, instruction)))
         self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
@@ -127,10 +121,11 @@ class NodeSequencer:
             Refused: the node is stopping, or its disk is too slow to answer in time.
         """
         answer: Future[Answer] = Future()
-        with self._lock:
-            if self._stopping:
+        self._questions.append(asked := Question(answer, question))
+        if self._stopping:
+            with suppress(ValueError):  # `stop` has cancelled it, or a last step answers it
+                self._questions.remove(asked)
                 raise Refused("stopping", "this node is stopping")
-            self._questions.append(Question(answer, question))
         self.ring()
         try:
             return answer.result(_ANSWER_S)
@@ -141,8 +136,7 @@ class NodeSequencer:
 
     def stir(self) -> None:
         """Have the duties done soon, and not rest before what has come was looked at."""
-        with self._lock:
-            self._mail.is_stirred = True
+        self._arrived.append(_stir)
         self.ring()
 
     def step(self) -> float | None:
@@ -155,19 +149,17 @@ class NodeSequencer:
         if self._stopping:
             return None
         self._step()
-        return float("-inf") if self._has_news else self._next_s
+        return float("-inf") if self._arrived or self._questions else self._next_s
 
     def stop(self) -> None:
         """Let `step` do nothing from now on; what was asked is not answered any more."""
-        with self._lock:
-            self._stopping = True
-            questions, self._questions = self._questions, []
-        for question in questions:
+        self._stopping = True
+        for question in _taken(self._questions):
             question.answer.cancel()
 
     def finish(self) -> None:
         """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
-        while self._mail.synced:
+        while self._arrived:
             self._step()
         self._duties.end()
 
@@ -175,14 +167,10 @@ class NodeSequencer:
         """Return when the duties are next due."""
         return self._next_s
 
-    @property
-    def _has_news(self) -> bool:
-        return bool(self._mail or self._questions)
-
     def _step(self) -> None:
-        with self._lock:
-            mail, self._mail = self._mail, Mail()
-            questions, self._questions = self._questions, []
+        questions, mail = _taken(self._questions), Mail()  # in this order: see `ask`
+        for put_into in _taken(self._arrived):
+            put_into(mail)
         mail.is_stirred = mail.is_stirred or bool(questions)
         try:
             outcome = self._duties.step(time.monotonic(), mail)
@@ -196,6 +184,19 @@ class NodeSequencer:
         finally:
             for question in questions:
                 question.answer.cancel()  # no effect if it is answered
+
+
+def _taken(queue: deque[Item]) -> list[Item]:
+    """Take what is in a queue now."""
+    taken = list[Item]()
+    with suppress(IndexError):  # another thread takes the last one
+        for _ in range(len(queue)):
+            taken.append(queue.popleft())
+    return taken
+
+
+def _stir(mail: Mail) -> None:
+    mail.is_stirred = True
 
 
 def demand_leading(view: NodeView) -> None:
