@@ -266,7 +266,11 @@ def _has_bytes(appender: Appender) -> bool:
 
 def messages_in(headers: Sequence[Header]) -> int:
     """Return how many messages frames hold, not counting those a range frame announces."""
-    return sum([each.messages for each in headers if each.kind == _MESSAGES])
+    messages = 0
+    for each in headers:
+        if each.kind == _MESSAGES:
+            messages += each.messages
+    return messages
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:

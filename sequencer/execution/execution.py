@@ -47,29 +47,6 @@ class Committed(NamedTuple):
     instruction: Instruction | None
 
 
-class CommittedQueue(deque[Committed]):
-    """CommittedQueue: committed entries in order, and the total size of their commands."""
-
-    bytes = 0
-    lacking: Slice | None = None  # the first entry's missing slice, as last found
-
-    def append(self, each: Committed) -> None:
-        """Append an entry."""
-        self.bytes += len(each.entry.command)
-        super().append(each)
-
-    def popleft(self) -> Committed:
-        """Remove and return the first entry."""
-        first, self.lacking = super().popleft(), None
-        self.bytes -= len(first.entry.command)
-        return first
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self.bytes, self.lacking = 0, None
-        super().clear()
-
-
 class Readers(NamedTuple):
     """Readers: the readers of the merged log on this node.
 
@@ -104,7 +81,8 @@ class Execution:
         self.digests = Digests()
         self.carries = False  # whether the last merge carried bytes
         self.suspended = False  # while the merged log is copied from another node
-        self.queue = CommittedQueue()
+        self.queue: deque[Committed] = deque()
+        self._lacked: Slice | None = None  # the first entry's missing slice, as last found
         self.waiting_max = WAITING_MAX  # entries; with more, another node's state is shorter
         self.done_index = executor.ledger.index  # the last entry that was executed
         self.readers = readers
@@ -131,8 +109,10 @@ class Execution:
 
     @property
     def _is_overfull(self) -> bool:
-        is_much = len(self.queue) > self.waiting_max or self.queue.bytes > WAITING_BYTES_MAX
-        return self.suspended and is_much
+        if not self.suspended:
+            return False
+        waiting_bytes = sum(len(each.entry.command) for each in self.queue)
+        return len(self.queue) > self.waiting_max or waiting_bytes > WAITING_BYTES_MAX
 
     @property
     def can_continue(self) -> bool:
@@ -165,13 +145,16 @@ class Execution:
         traffic = self.executor.traffic
         end_bytes = traffic.bytes + SLICE_BYTES
         while left and traffic.bytes < end_bytes and self.queue:
-            if not self.can_continue:
-                if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
-                    self.executor.check_end(merge)
+            if not self._is_ready():
+                break
+            merge = self.queue[0].instruction
+            if isinstance(merge, Merge) and self._lacking(merge) is not None:
+                self.executor.check_end(merge)
                 break
             left -= 1
             self._execute(*self.queue[0])
             self.queue.popleft()
+            self._lacked = None
             self.digests.remember(self.executor.ledger)
         if len(self._sessions) > known:
             self.readers.notify()
@@ -196,6 +179,7 @@ class Execution:
             self._restore(decode_ledger(snapshot.data))
         self._sessions += self.executor.ledger.sessions
         self.queue.clear()
+        self._lacked = None
         self.digests = Digests()
         self.done_index = self._committed_index = snapshot.index
         self.saved_index = snapshot.index - 1  # planned again once the merged log is here too
@@ -230,6 +214,7 @@ class Execution:
         """Drop the queued entries that the adopted state includes."""
         while self.queue and self.queue[0].entry.index <= self._adopted_index:
             self.done_index = self.queue.popleft().entry.index
+            self._lacked = None
         self._sessions += self.executor.ledger.sessions
 
     def plan_snapshot(self) -> SnapshotPlan | None:
@@ -300,7 +285,7 @@ class Execution:
         asks. A slice that is missing on its own is also missing inside its entry, where its output
         would end further on.
         """
-        known, executor = self.queue.lacking, self.executor
+        known, executor = self._lacked, self.executor
         if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:
-            self.queue.lacking = executor.lacking(merge)
-        return self.queue.lacking
+            self._lacked = executor.lacking(merge)
+        return self._lacked

@@ -3,6 +3,7 @@
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError, SessionDiverged
@@ -29,6 +30,7 @@ from sequencer.planning.session_log import (
     merged_headers,
 )
 
+_RAW: Final = attrgetter("raw")  # of a heading
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
 # How often a copy that differs from an instruction is fetched again. After that the bytes come from
@@ -312,7 +314,7 @@ class Executor:
             ledger.pass_over(each)
             return
         merged = ledger.range_of(each, term, instruction.time_ns)
-        size = merged.size + each.length
+        size = range_bytes(each.session) + each.length
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
@@ -321,14 +323,15 @@ class Executor:
             self._compare_copy(each, headers)
         else:
             headings, data = self._frames(each)
-            headers = b"".join([heading.raw for heading in headings])
+            headers = b"".join(map(_RAW, headings))
             merged = merged.digested(ledger.digest, ledger.end, headers)
             self._append(merged.frame(ledger.end), merged, headings, data)
         if (known := self.logs.states.get(each.session)) is not None:
             known.differed = 0
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
-        ledger.sample(each.group, samples)
+        if samples:
+            ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
@@ -347,7 +350,7 @@ class Executor:
         received = self.logs[session].received(each.first, each.end)
         headings, data = (self._read(each), b"") if received is None else received[2:]
         is_same = not (data and carried) or data == carried
-        if not (is_same and each.agrees_with(b"".join([heading.raw for heading in headings]))):
+        if not (is_same and each.agrees_with(b"".join(map(_RAW, headings)))):
             raise self._diverged(session, each.first, "the leader has other frames here")
         return headings, data
 
@@ -402,10 +405,10 @@ class Executor:
             appender.begin_file(position)
         after = appender.walk.copy()
         after.begin_range(frame.header, merged)
-        headers = [heading.header for heading in read]
-        for header in headers:
+        every, length = [frame.header], merged.length
+        for header, _ in read:
             after.step(header)
-        every, length = (frame.header, *headers), merged.length
+            every.append(header)
         if length < _COPY_FROM_BYTES:
             data = known or self._taken(merged, read)
             appender.append((*frame.parts, data), every, after)

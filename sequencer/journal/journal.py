@@ -241,7 +241,8 @@ class Journal:
             WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or
                 removed.
         """
-        self._demand_alive()
+        if self._failed:
+            raise self._ended()
         try:
             if ready.disowned:
                 raise self._disown("the other members have suspended it")
@@ -258,7 +259,8 @@ class Journal:
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Save a snapshot durably, and rewrite the log if it is long."""
-        self._demand_alive()
+        if self._failed:
+            raise self._ended()
         try:
             write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
             self._log.forget(snapshot.index)
@@ -278,9 +280,8 @@ class Journal:
         self._ballots.close()
         self._log.close()
 
-    def _demand_alive(self) -> None:
-        if self._failed:
-            raise WriterFailed(f"{self._path}: the journal has ended: {self._failed}")
+    def _ended(self) -> WriterFailed:
+        return WriterFailed(f"{self._path}: the journal has ended: {self._failed}")
 
     def _fail(self, error: OSError) -> WriterFailed:
         self._failed = str(error)
@@ -295,7 +296,8 @@ class Journal:
         Raises:
             WriterFailed: always; the journal has stopped.
         """
-        self._demand_alive()
+        if self._failed:
+            raise self._ended()
         try:
             raise self._disown(why)
         except OSError as error:

@@ -225,8 +225,6 @@ class Ledger:
 
     def sample(self, group: str, found: list[Sample]) -> None:
         """Add later messages to a group's samples, thinning out old ones."""
-        if not found:
-            return
         known = self.samples.setdefault(group, [])
         known += found
         while len(known) > _SAMPLES_MAX:

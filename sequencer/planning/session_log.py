@@ -14,7 +14,7 @@ from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, File
 from rt.log.write.appender import Appender
-from rt.log.write.recent_frames import Appended, Heading, RecentFrames
+from rt.log.write.recent_frames import Appended, Heading
 from rt.position import START, Position
 from sequencer.planning.copy_state import CopyState
 
@@ -66,16 +66,12 @@ class SessionLog:
 
         They count as used: the copy's next sync compares its file with them.
         """
-        recent = self._recent
+        copy = self._copy()
+        recent = None if copy is None else copy.recent
         frames = None if recent is None else recent.between(first, end)
         if recent is None or frames is None or frames.end != end:
             return None
         return frames if recent.use(frames) else None
-
-    @property
-    def _recent(self) -> RecentFrames | None:
-        copy = self._copy()
-        return None if copy is None else copy.recent
 
     def next_place(self, after: Position) -> Position:
         """Return where the frame after `after` is: there, or in the next file that has one."""
@@ -145,7 +141,8 @@ class SessionLog:
             CorruptLog: there is no frame of this session where there must be one.
         """
         self._data = b""
-        recent = self._recent
+        copy = self._copy()
+        recent = None if copy is None else copy.recent
         frames = None if recent is None else recent.between(first, end)
         if frames is not None and frames.end >= min(end, first + limit):
             headings = frames.headings

@@ -193,7 +193,6 @@ class Appender:
                 takes no more frames.
         """
         file = self._active()
-        self._check()
         try:
             file.append(parts, headers, copied)
         except DiskFailed as error:
@@ -455,6 +454,8 @@ class Appender:
         )
 
     def _active(self) -> ActiveFile:
+        if self._failure is not None:
+            self._check()
         if self._file is None:
             raise Misuse(f"no file of {self.directory} is open to append to")
         return self._file

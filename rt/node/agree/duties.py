@@ -210,7 +210,7 @@ class Duties:
         ticks = self.idle_policy.ticks
         if is_tick or ticks != before:
             rest_s, tick_s = timing.rest_s, timing.tick_s
-            if self._is_alone:
+            if not self._member.holdings.others:
                 rest_s, tick_s = min(rest_s, _REST_ALONE_S), min(tick_s, _TICK_ALONE_S)
             self._next_tick_s = now_s + (ticks * tick_s or rest_s)
 
@@ -262,7 +262,6 @@ class Duties:
                 self._forks.take(difference)
         for each in mail.gone:  # after their last messages
             member.gone(each)
-        member.take_verdicts(mail.verdicts)
         for term, instruction in mail.orders:
             self._order(term, instruction)
 
@@ -274,10 +273,6 @@ class Duties:
         engine = self._member.engine
         if engine.leads and engine.status().term == term:
             self._member.order(instruction)
-
-    @property
-    def _is_alone(self) -> bool:
-        return not self._member.holdings.others
 
     def _tick(self, now_s: float) -> None:
         member, before = self._member, self._shown.waiting
@@ -319,6 +314,8 @@ class Duties:
 
     def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
         """Handle reported damage, then let the member propose, persist and merge."""
+        if mail.verdicts:
+            self._member.take_verdicts(mail.verdicts)
         while mail.damaged:
             self._take_report(mail.damaged.popleft())
         try:
@@ -326,7 +323,7 @@ class Duties:
             if merged or mail.synced:
                 for session in dict.fromkeys([*mail.synced, *merged]):
                     self._confirm(session)
-            if is_tick and not self._is_alone:
+            if is_tick and self._member.holdings.others:
                 self._keep_up.turn(
                     now_s, is_forked=self._forks.found is not None,
                     is_full=self._ports.is_full(), paused=self._paused,
@@ -424,7 +421,7 @@ class Duties:
     def _mend(self, damage: CorruptLog) -> None:
         """Set damaged files aside if another node or the publisher has their contents."""
         diverged = isinstance(damage, SessionDiverged)
-        if self._is_alone and not diverged:
+        if not (self._member.holdings.others or diverged):
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
         if self._is_merged(damage):

@@ -263,7 +263,7 @@ class Inboxes:
     def proved(self, session: str, merged: Position) -> None:
         """Record that a session's copy was found correct up to here."""
         state = self._sessions.get(session)
-        if state is not None and state.is_suspect:
+        if state is not None and state.damaged_at is not None:
             with self._lock:
                 state.proved(merged)
 

@@ -29,7 +29,7 @@ class SessionState:
     """
 
     __slots__ = (
-        "_busy", "_damaged_at", "_is_revoked", "_strikes", "begun", "copy", "is_removing", "name",
+        "_busy", "_is_revoked", "_strikes", "begun", "copy", "damaged_at", "is_removing", "name",
         "ownership",
     )  # fmt: skip
 
@@ -41,25 +41,22 @@ class SessionState:
         self.begun = _NEVER  # the last dropping instruction, and the retired logs
         self.is_removing = False  # a dropped copy may still be on the disk
         self._strikes = 0  # how often its publisher had other bytes than the nodes agreed on
-        self._damaged_at: Position | None = None  # where the last copy set aside was damaged
+        # Where the last copy set aside was damaged; None once a copy was found correct.
+        self.damaged_at: Position | None = None
         self._busy = 0  # number of threads that open its copy or set it aside
         self._is_revoked = False  # whether it was set aside while being opened
 
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing to remember."""
-        is_idle = not (self._busy or self.has_diverged or self.is_suspect or self.is_removing)
-        return is_idle and self.copy is None and self.ownership is None and not self.begun.after
+        is_idle = not (self._busy or self.has_diverged or self.is_removing)
+        is_empty = self.copy is None and self.ownership is None and self.damaged_at is None
+        return is_idle and is_empty and not self.begun.after
 
     @property
     def has_diverged(self) -> bool:
         """Whether a copy was set aside because the nodes agreed on other bytes."""
         return bool(self._strikes)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether the last copy set aside was damaged, and no copy was found correct since."""
-        return self._damaged_at is not None
 
     # Transitions
 
@@ -89,8 +86,8 @@ class SessionState:
         what it has now.
         """
         copy = self.take_copy()
-        is_damaged_again = damaged_at is not None and damaged_at == self._damaged_at
-        self._damaged_at = self._damaged_at if damaged_at is None else damaged_at
+        is_damaged_again = damaged_at is not None and damaged_at == self.damaged_at
+        self.damaged_at = self.damaged_at if damaged_at is None else damaged_at
         diverged = diverged or is_damaged_again
         if diverged and not (copy is not None and copy.was_relayed):
             self._strikes += 1
@@ -99,13 +96,13 @@ class SessionState:
 
     def proved(self, merged: Position) -> None:
         """Forget damage before the end up to which a later copy was found correct."""
-        if self._damaged_at is not None and self._damaged_at < merged:
-            self._damaged_at = None
+        if self.damaged_at is not None and self.damaged_at < merged:
+            self.damaged_at = None
 
     def drop(self, begun: SessionEpoch) -> NodeInbox | None:
         """Give up its copy because of an instruction; return it."""
         self.begun, self.is_removing = begun, True
-        self._strikes, self._damaged_at = 0, None
+        self._strikes, self.damaged_at = 0, None
         self._revoke()
         return self.take_copy()
 
