@@ -185,6 +185,11 @@ class PullClient:
         """Ask again whether to be connected."""
         self._dialer.set()
 
+    @property
+    def loop(self) -> EventLoop | None:
+        """The loop that serves it; None before `start`, and once its own has been stopped."""
+        return self._loop
+
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
         """Ask where the stream ends now; the caller closes the result.
 

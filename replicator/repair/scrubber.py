@@ -1,29 +1,31 @@
-"""Scrubber: the thread that scrubs at a given rate."""
+"""Scrubber: scrubs at a given rate."""
 
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from replicator.repair.scrub import Scrub, ScrubState
-from rt.about import carried
 from rt.errors import CorruptLog, Stopped, spoken
-from rt.limits import KIB, MIB
+from rt.limits import MIB
+from rt.net.loop.chore import Chore
+from rt.net.loop.event_loop import EventLoop
 
 _log: Final = logging.getLogger(__name__)
 SCRUB_BYTES_S: Final = 4 * MIB  # a day for 350 GB, and under 1 % of a core
 SCRUB_EVERY_S: Final = 86_400.0
-_TURN_BYTES: Final = 256 * KIB
+_TURN_BYTES: Final = MIB
 _IDLE_S: Final = 5.0  # pause when there is nothing to read
 _FAILED_S: Final = 30.0  # after an error of the disk
 
 
 class Scrubber:
-    """Scrubber: the thread that runs a `Scrub`.
+    """Scrubber: has a `Scrub` take its turns, in a thread of a pool.
 
-    Threads: the thread that `start` starts uses `_scrub`, except for what any thread may use of it.
-        `stopping` is an event, and so is `_news`, which ends a pause. Any thread may call `suspect`
-        and read `state`.
+    Threads: a turn, one at a time, uses `_scrub`, except for what any thread may use of it.
+        `_stopping` is an event. Any thread may call `suspect` and read `state`; the owner calls
+        `start` and `stop`.
     """
 
     def __init__(self, scrub: Scrub, bytes_s: int, stopping: threading.Event) -> None:
@@ -33,9 +35,9 @@ class Scrubber:
         """
         self._scrub = scrub
         self._bytes_s = bytes_s or SCRUB_BYTES_S
-        self.stopping = stopping
-        self._news = threading.Event()
-        self._thread = threading.Thread(target=carried(self._run), name="scrub", daemon=True)
+        self._stopping = stopping
+        self._chore: Chore | None = None
+        self._own_pool = ThreadPoolExecutor(1, "scrub")  # begun when it is needed
 
     @property
     def state(self) -> ScrubState:
@@ -45,40 +47,41 @@ class Scrubber:
     def suspect(self, damage: CorruptLog) -> None:
         """Have a file checked soon, because damage was met in it."""
         self._scrub.suspect(damage)
-        self._news.set()
+        if self._chore is not None:
+            self._chore.ask()
 
-    def start(self) -> None:
-        """Start reading."""
-        self._thread.start()
+    def start(self, loop: EventLoop, pool: ThreadPoolExecutor | None = None) -> None:
+        """Start reading.
+
+        Args:
+            loop: knows when the next turn is due.
+            pool: has a thread for it, which a repair takes for as long as it copies a file; None
+                for a thread of its own.
+        """
+        self._chore = Chore(loop, self._turn, pool=pool or self._own_pool)
+        self._chore.ask()
 
     def stop(self) -> None:
         """Stop; a running repair is abandoned."""
-        self.stopping.set()
-        self._news.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._stopping.set()
+        if self._chore is not None:
+            self._chore.stop()
+            self._own_pool.shutdown()
+            self._scrub.close()
 
     def __enter__(self) -> Self:
-        self.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
-    def _run(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                pause_s = self._turn()
-                self._news.wait(pause_s)
-                self._news.clear()
-        except Stopped:
-            pass
-        finally:
-            self._scrub.close()
-
-    def _turn(self) -> float:
+    def _turn(self) -> float | None:
+        if self._stopping.is_set():
+            return None
         try:
             has_read = self._scrub.turn(time.monotonic(), _TURN_BYTES)
+        except Stopped:
+            return None
         except OSError as error:
             _log.warning("rolled files cannot be read: %s; it is tried again", spoken(error))
             return _FAILED_S

@@ -164,6 +164,7 @@ def test_a_copy_that_is_pulled_is_scrubbed_and_repaired(tmp_path, caplog):
         scrubber = copy_scrubber(client, cluster.addresses, contexts, 1 << 30, every_s=0.05)
         client.start()
         try:
+            scrubber.start(client.loop)
             with scrubber:
                 assert client.wait_caught_up(PATIENCE_S)
                 hurt = rot(cluster.out("sub"), Random(2), 3)
@@ -195,6 +196,7 @@ def test_a_copy_that_ends_in_damage_goes_on_after_it_was_repaired(tmp_path, is_r
         )
         scrubber = copy_scrubber(client, cluster.addresses, contexts, 0)
         client.start()
+        scrubber.start(client.loop)
         with scrubber:
             assert client.wait_caught_up(PATIENCE_S), client.status()
             whole = log_bytes(cluster.out("n1"))[name]

@@ -157,6 +157,8 @@ def pull(
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
+        if scrubber is not None and client.loop is not None:
+            scrubber.start(client.loop)
         site_of = partial(_site, client, settings, look, scrubber, carrier=carrier)
         attended = link.attended(
             settings, contexts, signals, look, site_of, known=known, follow=client.follow

@@ -1,6 +1,5 @@
 """DamagedFiles: the rolled files of a log that are known to be damaged and are not served."""
 
-import threading
 from collections.abc import Mapping
 
 from rt.errors import CorruptLog
@@ -10,26 +9,23 @@ from rt.position import Position
 class DamagedFiles:
     """Shared by the thread that checks a log and the threads that serve it.
 
-    Threads: any thread may call any method. `_lock` is held to replace `_found`, which is never
-    changed in place and is read without it. `replaced` only grows, after a file was put in place.
+    Threads: the one that checks the log calls `bar` and `clear`, which replace `_found`; any thread
+    may call `demand_whole` and read `replaced`, which only grows, after a file was put in place.
     """
 
     def __init__(self) -> None:
         # number of replaced files; readers with an open file reopen it when this grows
         self.replaced = 0
         self._found: Mapping[Position, CorruptLog] = {}
-        self._lock = threading.Lock()
 
     def bar(self, damage: CorruptLog) -> None:
         """Stop serving the file in which damage was found."""
-        with self._lock:
-            self._found = {**self._found, damage.position.file: damage}
+        self._found = {**self._found, damage.position.file: damage}
 
     def clear(self, file: Position) -> None:
         """Serve a file again, after it was replaced or archived."""
-        with self._lock:
-            self.replaced += 1
-            self._found = {start: each for start, each in self._found.items() if start != file}
+        self.replaced += 1
+        self._found = {start: each for start, each in self._found.items() if start != file}
 
     def demand_whole(self, file: Position) -> None:
         """Raise `CorruptLog` if a file is known to be damaged."""

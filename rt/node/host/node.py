@@ -255,7 +255,7 @@ class Node:
             self.port.streams.add(self._served)
             if self._is_whole:
                 self.port.start()
-            self.scrubber.start()
+            self.scrubber.start(self.port.loop, self.pipeline.inboxes.syncer.pool)
             self.lookout.start()
         return damaged
 

@@ -106,8 +106,8 @@ class InboxSyncer:
         self._changed = threading.Condition()
         self._stopping = self._syncing = self._has_failed = False
         self._quick_s = float("-inf")  # until then the disk counts as slow
-        # for steps of the duties and syncs of the merged log as well; none waits for a thread
-        self.pool = ThreadPoolExecutor(_SYNC_THREADS + 2, "disk")
+        # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
+        self.pool = ThreadPoolExecutor(_SYNC_THREADS + 3, "disk")
         self._started: Started | None = None
 
     def start(self, started: Started) -> None:
