@@ -42,6 +42,7 @@ class PeerError(RtError):
 
 # refusal code of a session whose name another log has; waiting does not cure it
 NAME_TAKEN: Final = "name-taken"
+SEALED: Final = "sealed"  # refusal code: the log has ended, and another may continue it
 NO_HEADERS: Final = "headers"  # refusal code of headers that not all nodes can read
 
 

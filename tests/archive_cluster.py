@@ -74,7 +74,8 @@ class ArchiveCluster:
             try:
                 return ask_any(self.addresses, self.contexts(who), request)
             except Exception as error:
-                if "no node accepted the request" not in str(error) or time.monotonic() > end:
+                is_over = getattr(error, "code", "") == "sealed" or time.monotonic() > end
+                if is_over or "no node accepted the request" not in str(error):
                     raise
                 time.sleep(0.1)
 

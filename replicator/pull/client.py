@@ -147,7 +147,7 @@ class PullClient:
         self._follower = (
             None if known is None else NodesFollower(known, contexts, self._follow, SERVING)
         )
-        self._asks = asks or EndAsks(contexts)
+        self._asks = asks or EndAsks(contexts, None if known is None else known.successions)
         self._complete: tuple[Position | None, int] = (None, 0)
         self._leaving = ""
         self._is_wanted = is_wanted
@@ -157,7 +157,10 @@ class PullClient:
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
-        destination = Destination(self._sources, contexts, PULL, stream)
+        self._successions = None if known is None else known.successions
+        destination = Destination(
+            self._sources, contexts, PULL, stream, successions=self._successions
+        )
         self._dialer = Dialer(destination, self)
         self._side: SinkConnection | None = None
         self._refused: list[Refused] = []  # by the node, on this connection
@@ -314,7 +317,7 @@ class PullClient:
         self._refused = []
         self._side = SinkConnection(
             link, AckSchedule(self._dialer), self._claim, caught_up=self._take_caught_up,
-            refused=self._refused.append, start=self._start_at,
+            refused=self._refused.append, start=self._start_at, heard=self._hear,
         )  # fmt: skip
         self._began = self._next_place()
         self._connected(self._dialer.node)
@@ -353,6 +356,10 @@ class PullClient:
         finally:
             self._connected("")
             self._has_all = False
+
+    def _hear(self, text: str) -> None:
+        if self._successions is not None:
+            self._successions.hear(text)
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:

@@ -5,7 +5,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 from replicator.host import Bell, Inbox
@@ -24,6 +24,7 @@ from rt.log.files.identity import read_log_identity
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN, END
 from rt.net.authority.identity import PeerIdentity
+from rt.net.authority.successions import Successions
 from rt.net.contexts import offering
 from rt.net.exchange import Fields, decode_request, receive_line, send_all
 from rt.net.tls import Contexts, server_context
@@ -62,9 +63,10 @@ class Mirror:
     nodes, and it calls no copy complete before its own has reached such an end.
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
-        `_feeds` has rules of its own; `suspect` and `ask_end` are set before `start`. `_proving`
-        guards `_proof`. `_asking` guards `_asked`, and is held while that is answered, so that all
-        requests that come meanwhile share the next question. The other fields never change.
+        `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
+        `start`. `_proving` guards `_proof`. `_asking` guards `_asked`, and is held while that is
+        answered, so that all requests that come meanwhile share the next question. The other fields
+        never change.
     """
 
     is_first = False  # nothing is merged here
@@ -86,6 +88,7 @@ class Mirror:
         self.stream = stream
         self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has damage repaired
         self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
+        self.successions: Successions | None = None  # those of what fills the copy
         self._feeds = LogFeeds(directory)
         self._proving, self._asking = threading.Lock(), threading.Lock()
         self._proof: EndWait | None = None  # the last question whether the copy is complete
@@ -94,7 +97,7 @@ class Mirror:
         questions = (ADMIN_ALPN, f"{ADMIN_ALPN}/{stream}")
         served = ServedStream(
             self, record, greets=questions, questions={ADMIN_ALPN: self._serve_question},
-            door=_objection,
+            door=_objection, says=self._say, hears=self._hear,
         )  # fmt: skip
         streams = Streams(served)
         offered = Contexts(
@@ -160,6 +163,13 @@ class Mirror:
     def barred(self) -> DamagedFiles:
         """The files that are not served; the copy's scrubber adds to them."""
         return self._feeds.damaged
+
+    def _say(self) -> Sequence[str]:
+        return () if self.successions is None else self.successions.texts
+
+    def _hear(self, text: str) -> None:
+        if self.successions is not None:
+            self.successions.hear(text)
 
     # Where the stream ends
 

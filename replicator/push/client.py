@@ -96,6 +96,7 @@ class PushClient:
         gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
         self._contexts: Contexts | None = contexts
+        self._successions = None if known is None else known.successions
         self._connections = [self._connection(node, contexts) for node in nodes]
         self._follower = None if known is None else NodesFollower(known, contexts, self._follow)
         self._watcher = SessionWatcher(self._book, self._connections, gather, watch)
@@ -124,8 +125,19 @@ class PushClient:
             follower.look()
 
     def _connection(self, node: Address, contexts: Contexts) -> PushConnection:
-        destination = Destination([node], contexts, PUSH, self._book.stream)
-        return PushConnection(destination, self._book, self._gather, self._headers.take)
+        destination = Destination(
+            [node], contexts, PUSH, self._book.stream, successions=self._successions
+        )
+        return PushConnection(
+            destination, self._book, self._gather, self._headers.take, sealed=self._count
+        )
+
+    def _count(self) -> None:
+        """Count the nodes whose log goes on; the loop calls it when one was sealed, or no more."""
+        going_on = [each.name for each in self._connections if not each.is_sealed]
+        names = going_on or [each.name for each in self._connections]
+        self._book.follow(names)
+        self._gather.follow(len(names))
 
     def _follow(self, nodes: Sequence[Address]) -> None:
         """Ship to these nodes from now on; nodes that left no longer delay archiving."""
@@ -140,8 +152,7 @@ class PushClient:
             if name not in before
         }
         self._connections[:] = [before.get(name) or begun[name] for name in names]
-        self._book.follow(names)
-        self._gather.follow(len(names))
+        self._count()
         for name in before.keys() - set(names):
             before[name].dialer.stop()
         for connection in begun.values():
@@ -298,7 +309,8 @@ class PushClient:
     def _is_drained(self, session: str, *, merged: bool) -> bool:
         """Whether most given nodes have a session, and one reports that of a majority of all."""
         progress, settled = self._book.progress(session), set()
-        for connection in self._connections:
+        every = [each for each in self._connections if not each.is_sealed]
+        for connection in every:
             end = connection.all_sent(session)
             if end is None:
                 continue
@@ -306,7 +318,7 @@ class PushClient:
             is_there = (reached.merged if merged else reached.durable) >= end
             if is_there and progress.is_replicated(end):
                 settled.add(self._book.holder(connection.name))
-        return len(settled) > len(self._connections) // 2
+        return len(settled) > len(every) // 2
 
     def _lacks(self, session: str) -> bool:
         archived_to = max(each.archived_to(session) for each in self._connections)

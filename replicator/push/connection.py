@@ -15,7 +15,7 @@ from replicator.wire.codec import HEADERS_VERSION
 from replicator.wire.dialer import Address, Destination, Dialer, address_text
 from replicator.wire.link import HEARTBEAT_S, Link
 from replicator.wire.messages import CHANNELS_MAX, Ack
-from rt.errors import CorruptLog, Refused, spoken
+from rt.errors import SEALED, CorruptLog, Refused, spoken
 from rt.log.files.archived import last_archived
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.headers_note import CANNOT_READ
@@ -62,6 +62,9 @@ class ShippedSessions(Protocol):
     def rest(self, session: str) -> None:
         """Close the files of an idle session."""
 
+    def begun(self, serial: int) -> None:
+        """Record how many successions were known when a connection began."""
+
     def refused(self, session: str, why: Refused) -> float:
         """Record a refusal; return after how many seconds to offer the session again."""
 
@@ -83,13 +86,19 @@ class PushConnection:
         gather: GatherWindow,
         headers: Callable[[str, str], None] = lambda _node, _why_not: None,
         channels_max: int = CHANNELS_MAX,
+        *,
+        sealed: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to ship the sessions of `book`, at most `channels_max` at a time.
 
         `gather` is notified of what was sent and merged; `headers` is called with the node's name
-        and the reason why it does not accept messages with headers yet, or "".
+        and the reason why it does not accept messages with headers yet, or ""; `sealed` when
+        `is_sealed` has changed.
         """
         self.name = destination.member or address_text(destination.nodes[0])
+        self.is_sealed = False  # whether the node has refused since its log has ended
+        self._sealed = sealed
+        self._successions = destination.successions
         self._book = book
         self._gather = gather
         self._headers = headers
@@ -175,11 +184,13 @@ class PushConnection:
     def begin(self, link: Link) -> None:
         """Start on a new connection: check all sessions."""
         self._errors.reconnected()
+        self._book.begun(self.dialer.serial)
         self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
         self._side = SourceConnection(
             link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic,
             headers=partial(self._headers, self.name), channels_max=self._channels_max,
+            heard=self._hear,
         )  # fmt: skip
         if link.version < HEADERS_VERSION:
             runs = link.software or "an older version of rt"
@@ -216,7 +227,11 @@ class PushConnection:
                 continue
             side.mark(channel)
             hinted.append((session, channel, channel.position))
-        side.turn()
+        try:
+            side.turn()
+        except Refused as why:
+            self._is_refused(why)
+            raise
         for session, channel, before in hinted:
             if channel.position > before:
                 self._gather.sent(session, channel.position)
@@ -272,8 +287,20 @@ class PushConnection:
             self._refuse(session, Refused("corrupt", str(error)))
         log.close()
 
+    def _hear(self, text: str) -> None:
+        if self._successions is not None:
+            self._successions.hear(text)
+
+    def _is_refused(self, why: Refused | None) -> None:
+        is_sealed = why is not None and why.code == SEALED
+        if is_sealed != self.is_sealed:
+            self.is_sealed = is_sealed
+            self._sealed()
+
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
         session = _session(channel)
+        if self.is_sealed:
+            self._is_refused(None)
         self._gather.merged(session, ack.merged)
         if self._book.acked(session, self.name, ack, channel.identity.id):
             self.dialer.progressed()
@@ -314,6 +341,8 @@ class PushConnection:
         self._refuse(session, why)
 
     def _refuse(self, session: str, why: Refused) -> None:
+        if why.code == SEALED:
+            self._is_refused(why)
         self._errors.refused(session, why, self._book.refused(session, why))
 
 

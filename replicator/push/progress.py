@@ -199,6 +199,12 @@ class SessionProgress:
         with self._lock:
             self._begin(self._log)
 
+    def begin_epoch(self) -> None:
+        """Forget what was confirmed: another log continues that of the nodes that said so."""
+        with self._lock:
+            self.known = Confirmations(released=self.known.released)
+            self._reached = {}
+
     def _begin(self, log: str) -> None:
         if log != self._log:
             self._log, self._last_log = log, self._log

@@ -86,6 +86,9 @@ class RequestedSessions:
     def answered(self, _node: str, _holder: str) -> None:
         """Do nothing: the certificate must be the member's."""
 
+    def begun(self, serial: int) -> None:
+        """Do nothing: nothing that a node of another log said is remembered."""
+
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
         """Keep relaying a session that the other node accepts."""
         self._needed_s[session] = self._clock()

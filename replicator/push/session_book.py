@@ -63,6 +63,7 @@ class SessionBook:
         self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
+        self._serial: int | None = None  # of the successions, at the last connection's begin
 
     def follow(self, nodes: Sequence[str]) -> None:
         """Ship to these nodes from now on, as `host:port`; the loop calls it."""
@@ -71,6 +72,17 @@ class SessionBook:
             each.follow(nodes, self._release)
         for node in self._holders.keys() - set(nodes):
             del self._holders[node]
+
+    def begun(self, serial: int) -> None:
+        """Forget what a log confirmed that has ended meanwhile: the one after it says it again.
+
+        Args:
+            serial: how many successions were known when a connection began.
+        """
+        if self._serial is not None and serial > self._serial:
+            for each in self._progress.copy().values():
+                each.begin_epoch()
+        self._serial = serial if self._serial is None else max(serial, self._serial)
 
     def is_wanted(self) -> bool:
         """Keep connections even when there is no session, so that its first is fast.

@@ -44,11 +44,13 @@ class PullConnection:
         traffic: Traffic | None = None,
         *,
         is_here: Callable[[], bool] = lambda: True,
+        heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve what `feed` returns to the peer of `link`, which has greeted and waits for `wake`.
 
-        `damaged` is as `replicator.host.Host.damaged`; `traffic` counts what is sent.
+        `damaged` is as `replicator.host.Host.damaged`; `traffic` counts what is sent; `heard` is as
+        of `SourceConnection`.
 
         Raises:
             Refused: the host does not serve now.
@@ -63,7 +65,7 @@ class PullConnection:
         self._refused: list[Refused] = []
         self._side = SourceConnection(
             link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report,
-            traffic=traffic,
+            traffic=traffic, heard=heard,
         )  # fmt: skip
         self._channel: SourceChannel | None = None
         self._ends = (START, START)  # what was sent and confirmed, once the channel has ended

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from replicator.host import Bell, Host, Inbox
+from replicator.host import Bell, Inbox
 from replicator.limits.admission import Admission, ServerLimits
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
 from replicator.serve.looped_client import Hold, LoopedClient, LoopedConnection
@@ -22,7 +22,7 @@ from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import VERSION, VERSION_MIN, encode
-from replicator.wire.hello import check_hello, check_log, common_version
+from replicator.wire.hello import check_hello, check_log, common_version, send_successions
 from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, Patience, pause, shut
 from replicator.wire.messages import PUSH, Hello
@@ -363,6 +363,7 @@ class Server:
         if peer.is_node and (why := served.objection(peer)):
             raise Refused("not-a-member", why)
         link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, hello.stream, SOFTWARE)))
+        send_successions(link, served.says())
         return hello, served
 
     def _looped(
@@ -378,7 +379,7 @@ class Server:
         if client.kind == PUSHES:
             fills = self._sink_of(connection, link, peer, served)
         else:
-            feeds = self._source_of(connection, link, peer, served.host, client)
+            feeds = self._source_of(connection, link, peer, served, client)
 
         def held() -> Hold:
             if feeds is None:
@@ -422,7 +423,7 @@ class Server:
         return SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
-            headers=None if peer.is_node else host.why_no_headers,
+            headers=None if peer.is_node else host.why_no_headers, heard=served.hears,
         )  # fmt: skip
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:
@@ -450,17 +451,14 @@ class Server:
         connection: ServedConnection,
         link: Link,
         peer: PeerIdentity,
-        host: Host,
+        served: ServedStream,
         client: ServedClient,
     ) -> PullConnection:
+        host = served.host
         feed = partial(host.feed, relays=peer.is_node)
         pulling = PullConnection(
-            link,
-            connection.wake,
-            feed,
-            host.damaged,
-            client.sent,
-            is_here=lambda: self._loop.is_own_thread,
+            link, connection.wake, feed, host.damaged, client.sent,
+            is_here=lambda: self._loop.is_own_thread, heard=served.hears,
         )
         client.ends = lambda: (pulling.position, pulling.acked)
         return pulling

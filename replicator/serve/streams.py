@@ -4,7 +4,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -37,6 +37,8 @@ class ServedStream:
         is_own: whether publishers without a grant for a named stream may push to it.
         door: returns why a node is not admitted; if None, the host's members are admitted.
         outdated: returns why a node may not speak a protocol, by its ALPN name; "" if it may.
+        says: returns what is handed on of which log continues another that are handed on.
+        hears: takes such a word of a peer; `Refused` if the log that is served has ended.
         quotas: the quotas of its publishers.
     """
 
@@ -48,6 +50,8 @@ class ServedStream:
     is_own: bool = True
     door: NodeObjection | None = None
     outdated: Callable[[str], str] = lambda _alpn: ""
+    says: Callable[[], Sequence[str]] = tuple
+    hears: Callable[[str], None] = lambda _text: None
     quotas: Quotas = field(init=False)
 
     def __post_init__(self) -> None:

@@ -78,6 +78,7 @@ class SinkConnection:
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
         headers: Callable[[], str] | None = None,
+        heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without a channel.
@@ -94,6 +95,7 @@ class SinkConnection:
                 copies.
             headers: returns why messages may not have headers, or ""; None for copies of accepted
                 logs.
+            heard: called with a word of the peer on which log continues another; may raise.
             clock: a monotonic clock, in seconds.
         """
         self._clock = clock
@@ -106,6 +108,7 @@ class SinkConnection:
         self._refused = refused
         self._start = start
         self._headers = headers
+        self._heard = heard
         self._headers_told: str | None = None  # the last answer that was sent
         self._begun_s = time.monotonic()
         self._aside: Callable[[], None] | None = None
@@ -238,6 +241,10 @@ class SinkConnection:
             return
         if isinstance(message, Open):
             self._open(message)
+            return
+        if isinstance(message, messages.SuccessionNotice):
+            self._link.charge(_OPEN_MESSAGES)  # a signature is checked
+            self._heard(message.text)
             return
         if isinstance(message, messages.Refusal) and message.channel == CONNECTION:
             raise refusal_of(message)

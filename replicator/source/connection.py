@@ -34,6 +34,7 @@ _TURN_ACKS: Final = 100
 # 1 Gbit/s this takes 2 ms, in which no acknowledgement is taken.
 _TURN_BYTES: Final = 256 * KIB
 _TURN_LOGS: Final = 16
+_WORD_MESSAGES: Final = 20  # what checking a signature costs, in messages
 _REST_S: Final = 0.9  # idle time after which the memory of a backlog is released
 _Args = TypeVarTuple("_Args")
 
@@ -50,6 +51,7 @@ class SourceConnection:
         damaged: Callable[[CorruptLog], None] = lambda _error: None,
         traffic: Traffic | None = None,
         headers: Callable[[str], None] = lambda _why_not: None,
+        heard: Callable[[str], None] = lambda _text: None,
         channels_max: int = CHANNELS_MAX,
     ) -> None:
         """Start without a channel.
@@ -62,6 +64,7 @@ class SourceConnection:
             damaged: called when a served log was found damaged.
             traffic: counts what is sent.
             headers: called with the reason why publishers may not write headers, or "".
+            heard: called with a word of the peer on which log continues another; may raise.
             channels_max: how many channels the sink opens on a connection.
         """
         link.take_no_frames()
@@ -70,6 +73,7 @@ class SourceConnection:
         self._refused = refused
         self._damaged = damaged
         self._headers = headers
+        self._heard = heard
         self._channels_max = channels_max
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # number of opened channels; they are numbered from 0
@@ -180,11 +184,9 @@ class SourceConnection:
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):
             return
-        if isinstance(message, messages.HeadersNotice):
-            self._headers(message.why_not)
-            return
         if not isinstance(message, _OF_A_SINK):
-            raise PeerError(f"a sink does not send {type(message).__name__}")
+            self._take_notice(message)
+            return
         channel = self._channels.get(message.channel)
         if channel is None:
             if isinstance(message, messages.Refusal) and message.channel == CONNECTION:
@@ -201,6 +203,16 @@ class SourceConnection:
             if why.code == "corrupt":
                 self._verify(channel)
             self._end(channel, why)
+
+    def _take_notice(self, message: Message) -> None:
+        """Take what concerns no channel."""
+        if isinstance(message, messages.HeadersNotice):
+            self._headers(message.why_not)
+        elif isinstance(message, messages.SuccessionNotice):
+            self._link.charge(_WORD_MESSAGES)
+            self._heard(message.text)
+        else:
+            raise PeerError(f"a sink does not send {type(message).__name__}")
 
     def _verify(self, channel: SourceChannel) -> None:
         """Check frames that the sink calls damaged: they may have been so before sending."""

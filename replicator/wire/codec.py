@@ -25,15 +25,18 @@ from replicator.wire.messages import (
     Refusal,
     RolledNotice,
     Standing,
+    SuccessionNotice,
     TailSpan,
 )
 from rt.errors import FrameError, ManifestError, PeerError
 from rt.format import manifest
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
+from rt.net.authority.succession import SUCCESSION_BYTES_MAX
 from rt.position import FILE_BYTES_MAX, Position
 
-VERSION: Final = 3
+VERSION: Final = 4
+SUCCESSION_VERSION: Final = 4  # since then both sides say which log continues another
 HEADERS_VERSION: Final = 3  # since then a node says whether publishers may write headers
 VERSION_MIN: Final = 2  # the oldest version still spoken
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
@@ -58,12 +61,15 @@ _ACK: Final = struct.Struct("<IQQQQQ")
 _CODE: Final = struct.Struct("<IB")
 _HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
 _ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T = 6, 7, 8, 9, 10, 11
+_SUCCESSION_T: Final = 12
 _ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
 ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
 ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # equal for all Acks of a channel
 GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # all that may precede a Hello
 # none of them large
-FROM_SINK: Final = frozenset({_STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T})
+FROM_SINK: Final = frozenset({
+    _STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T, _SUCCESSION_T,
+})  # fmt: skip
 
 
 def encode(message: Message) -> bytes:
@@ -271,6 +277,7 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     Heartbeat: (_HEARTBEAT_T, lambda _m: b""),
     Refusal: (_REFUSED_T, _encode_refused),
     HeadersNotice: (_HEADERS_T, lambda m: _words(m.why_not)),
+    SuccessionNotice: (_SUCCESSION_T, lambda m: m.text.encode()),
 }
 # type: (decode, least and most bytes of the body)
 _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
@@ -285,6 +292,11 @@ _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = 
     _HEARTBEAT_T: (lambda _body: _HEARTBEAT, 0, 0),
     _REFUSED_T: (_decode_refused, _CODE.size, _CODE.size + _NAME_BYTES_MAX + WORDS_BYTES_MAX),
     _HEADERS_T: (lambda body: HeadersNotice(_text(bytes(body))), 0, WORDS_BYTES_MAX),
+    _SUCCESSION_T: (
+        lambda body: SuccessionNotice(_text(bytes(body))),
+        1,
+        SUCCESSION_BYTES_MAX,
+    ),
 }
 _UNKNOWN: Final = (None, 1, 0)  # no length is right
 

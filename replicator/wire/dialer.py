@@ -13,12 +13,13 @@ from random import Random
 from typing import Final, Protocol
 
 from replicator.wire.backoff import LAST_S, Backoff, Complaint
-from replicator.wire.hello import send_hello
+from replicator.wire.hello import send_hello, send_successions
 from replicator.wire.link import Link, shut
 from replicator.wire.messages import BEHIND, PUSH
 from replicator.wire.rotation import Rotation
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import SERVING, CertificateRole
+from rt.net.authority.successions import Successions
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
@@ -41,6 +42,7 @@ class Destination:
         direction: `PUSH` or `PULL`.
         stream: name of the stream.
         member: name that the node's certificate must prove; "" accepts any node.
+        successions: which log continues another, to be handed on; None to hand on nothing.
     """
 
     nodes: Sequence[Address]
@@ -48,6 +50,7 @@ class Destination:
     direction: int
     stream: str
     member: str = ""
+    successions: Successions | None = None
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
@@ -122,6 +125,7 @@ class Dialer(ContextParty):
         self._is_away = False  # a thread does what was put aside
         self._next: Callable[[], None] | None = None  # set by it, for the turn that follows
         self._began_s = self._rest_to_s = 0.0
+        self.serial = 0  # how many successions were known when the connection was dialled
 
     def start(self, loop: EventLoop) -> None:
         """Begin to dial; idempotent."""
@@ -232,6 +236,9 @@ class Dialer(ContextParty):
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"
         self._is_dialling = True
+        if (known := self._destination.successions) is not None:
+            known.look()
+        self.serial = self._heard
         made: list[tuple[Link, str]] = []
         connect_to = partial(self._connect, self._destination, node)
         loop.ask(
@@ -261,6 +268,8 @@ class Dialer(ContextParty):
                 raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
             self._sock = sock
             send_hello(link, where.direction, where.stream)
+            if where.successions is not None:
+                send_successions(link, where.successions.texts)
             if self.stopping:  # nothing may be left that would use it, or close it
                 raise PeerError("it was stopped meanwhile")
             undo.pop_all()
@@ -280,9 +289,17 @@ class Dialer(ContextParty):
 
     # The connection
 
+    @property
+    def _heard(self) -> int:
+        """How many successions this process has heard of."""
+        known = self._destination.successions
+        return 0 if known is None else known.serial
+
     def _serve(self, loop: EventLoop, link: Link) -> None:
         try:
-            is_over = self.stopping or not self._served.is_wanted()
+            # Begun again, the node hears of it before it confirms anything more.
+            has_news = self._heard != self.serial
+            is_over = self.stopping or has_news or not self._served.is_wanted()
             link.arrived()
             pause_s = 0.0 if is_over else self._served.turn()
         except (RtError, OSError) as error:

@@ -1,11 +1,12 @@
 """Hello: the first message of both sides, and what it permits a peer to do."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
-from replicator.wire.codec import VERSION, VERSION_MIN, encode
+from replicator.wire.codec import SUCCESSION_VERSION, VERSION, VERSION_MIN, encode
 from replicator.wire.link import Link
-from replicator.wire.messages import PULL, PUSH, Hello
+from replicator.wire.messages import PULL, PUSH, Hello, SuccessionNotice
 from rt.errors import Misuse, Refused
 from rt.format.manifest import SESSION, LogIdentity
 from rt.names import parse_session, shown
@@ -28,6 +29,13 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
     link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
     answer = link.expect(Hello)
     link.version, link.software = check_answer(answer, stream), printable(answer.software)
+
+
+def send_successions(link: Link, texts: Iterable[str]) -> None:
+    """Hand on which log continues another, if the peer understands that; after the greeting."""
+    if link.version >= SUCCESSION_VERSION:
+        for text in texts:
+            link.send(encode(SuccessionNotice(text)))
 
 
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:

@@ -146,6 +146,19 @@ class HeadersNotice:
     why_not: str
 
 
+@dataclass(frozen=True, slots=True)
+class SuccessionNotice:
+    """SuccessionNotice: an authority's word that another log continues the stream's; version 4.
+
+    Either side sends those that it knows, right after the greeting.
+
+    Attributes:
+        text: the word, as `rt.net.authority.succession.Succession.signed` gives it.
+    """
+
+    text: str
+
+
 Message = (
     Hello
     | Open
@@ -158,4 +171,5 @@ Message = (
     | Heartbeat
     | Refusal
     | HeadersNotice
+    | SuccessionNotice
 )

@@ -413,6 +413,7 @@ class Client:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
             known = self._pushed_to = where.known_nodes(self._config)
+            known.successions = self._copy.known.successions  # what either hears, both know
             keep_s, reach = keeping(self._defaults.keep, where, known)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,

@@ -40,6 +40,11 @@ def succession_path(settings: ConnectionSettings) -> str:
     return succession_beside(merged_directory(settings.root, settings.stream))
 
 
+def draft_path(settings: ConnectionSettings) -> str:
+    """Return the path of that file until the new cluster's files are written."""
+    return succession_path(settings) + _DRAFT
+
+
 def read_succession(path: str, certs: str) -> tuple[Succession, str]:
     """Return a succession and its text, which the authority in `certs` signed.
 

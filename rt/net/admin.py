@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.errors import SEALED, Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
 from rt.net.authority.identity import CertificateRole
@@ -33,11 +33,10 @@ _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # integers in a `Rolled` line; a digest and session names may follow
 
 PASSING: Final = ("undecided", "busy")  # codes of refusals that end by themselves
-_SEALED: Final = "sealed"  # code: its log has ended, and another cluster may continue it
 _STREAM: Final = "stream"  # code: the node does not serve the stream; another may
 # Codes after which another node should be asked: it leads, will lead, serves the stream, or is of
 # the cluster that continues a sealed one's log.
-_ELSEWHERE: Final = ("not-leader", "stopping", _SEALED, _STREAM)
+_ELSEWHERE: Final = ("not-leader", "stopping", SEALED, _STREAM)
 
 Address = tuple[str, int]
 Asking = Callable[[Address, Contexts, Fields], Fields]
@@ -343,8 +342,8 @@ def _unreadable(where: str) -> PeerError:
 def _none_accepted(codes: set[str], reasons: str) -> RtError:
     """Return the error for a request that no node accepted, given the codes of the refusals."""
     words = f"no node accepted the request: {reasons}"
-    if _SEALED in codes:
-        return Refused(_SEALED, words)
+    if SEALED in codes:
+        return Refused(SEALED, words)
     if codes == {_STREAM}:
         return Refused(_STREAM, words)
     return NoLeader(words) if codes else RtError(words)

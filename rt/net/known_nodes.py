@@ -13,6 +13,7 @@ from rt.errors import RtError, spoken
 from rt.log.files.disk import make_private_directory, read_small, replace_small
 from rt.net.admin import Address, ask, ask_any, ask_named
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.successions import Successions
 from rt.net.contexts import Contexts
 from rt.net.tls import client_context
 
@@ -43,7 +44,12 @@ class KnownNodes:
     """
 
     def __init__(
-        self, configured: Sequence[Address], path: str = "", *, look_s: float = LOOK_S
+        self,
+        configured: Sequence[Address],
+        path: str = "",
+        *,
+        look_s: float = LOOK_S,
+        successions: Successions | None = None,
     ) -> None:
         """Read what was learned before.
 
@@ -51,7 +57,9 @@ class KnownNodes:
             configured: host and port of each node in the configuration; at least one.
             path: the file that remembers them; "" to remember nothing.
             look_s: time between two questions of a client that follows the members.
+            successions: which log continues another, as clients of these nodes have heard.
         """
+        self.successions = successions
         self._path, self.look_s = path, look_s
         self._configured = tuple(dict.fromkeys(configured))
         self._confirmed, self._claimed = self._read()

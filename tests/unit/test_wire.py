@@ -32,6 +32,7 @@ from replicator.wire.messages import (
     Refusal,
     RolledNotice,
     Standing,
+    SuccessionNotice,
     TailSpan,
 )
 from rt.errors import PeerError, Refused
@@ -97,6 +98,7 @@ messages = st.one_of(
     st.just(Heartbeat()),
     st.builds(Refusal, channels, words, words),
     st.builds(HeadersNotice, words),
+    st.builds(SuccessionNotice, words.filter(bool)),
     st.builds(
         lambda channel, file, data: Data(channel, file, memoryview(data)),
         channels, files, payloads,
@@ -164,7 +166,7 @@ def test_a_flipped_bit_ends_in_messages_or_in_a_peer_error(data, message):
     demand_canonical(bytes(damaged))
 
 
-@pytest.mark.parametrize("kind", [*range(1, 12), 0, 12, 255])
+@pytest.mark.parametrize("kind", [*range(1, 13), 0, 13, 255])
 @pytest.mark.parametrize("length", [0, "most", "most + 1", 1 << 31, (1 << 32) - 1])
 def test_a_claimed_length_allocates_nothing(kind, length):
     """A length is checked before memory is asked for, and memory follows bytes, not claims."""

@@ -16,6 +16,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.options import json_option
 from rt.errors import Misuse
+from rt.net.authority.successions import SUFFIX
 from rt.node.founding.cluster_files import (
     CLIENTS_NAME,
     Place,
@@ -144,6 +145,7 @@ class ClusterOptions:
     Attributes:
         log_id: the id of the cluster's log; see `founding_lines`.
         grants: a file of grants to begin with; "" for none.
+        succession: as of `ClusterLayout`.
     """
 
     directory: str
@@ -162,6 +164,7 @@ class ClusterOptions:
     as_json: bool
     log_id: str = ""
     grants: str = ""
+    succession: str = ""
 
 
 def write_cluster(options: ClusterOptions) -> list[Place]:
@@ -172,8 +175,9 @@ def write_cluster(options: ClusterOptions) -> list[Place]:
         if source else ()
     )  # fmt: skip
     layout = ClusterLayout(
-        options.names, options.node_root, options.node_certs, options.authority, options.grants
-    )
+        options.names, options.node_root, options.node_certs, options.authority, options.grants,
+        options.succession,
+    )  # fmt: skip
     return init_cluster(
         options.directory, stream, options.addresses or free_addresses(options.count),
         publishers=options.publishers, subscribers=options.subscribers, founded=founded,
@@ -196,7 +200,8 @@ def show_cluster(options: ClusterOptions, places: Sequence[Place]) -> None:
         say(f"  rt node found --config {config}")
         say(f"  rt node --config {config}")
         where = f", copied to {node_certs}" if node_certs else ""
-        files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
+        word = f"{options.stream}{SUFFIX}, " if options.succession else ""
+        files = f"ca.pem, grants.toml, {word}{place.name}.pem and {place.name}.key"
         say(f"    needs {files} of {certs}{where}")
     if source:
         also = f" and {options.state}, which must be the same on each" if options.state else ""

@@ -22,7 +22,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Seconds, flag, json_option
-from rt.client.promotion import complete_succession, succession, succession_path
+from rt.client.promotion import complete_succession, draft_path, succession, succession_path
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
 from rt.errors import Misuse, RtError, spoken
@@ -213,7 +213,8 @@ def promote(
         write_file(path, carried.encode(), force=True)
         options = ClusterOptions(
             directory, settings.stream, source, path, log_id=log_id,
-            grants=grants if os.path.exists(grants) else "", **given,
+            grants=grants if os.path.exists(grants) else "",
+            succession=draft_path(settings) if is_now and given["authority"] else "", **given,
         )  # fmt: skip
         places = write_cluster(options)
     if drained:

@@ -1,7 +1,6 @@
 """`rt standby fence` and `rejoin`: what is left of a cluster that was given up follows the new."""
 
 import time
-from typing import Final
 
 import click
 
@@ -13,14 +12,11 @@ from rt.cli.process.stop_signals import StopSignals
 from rt.client.promotion import read_succession, succession_path
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.rejoin import LISTING_NAME, Rejoined, rejoin
-from rt.errors import Misuse, Refused, RtError, spoken
-from rt.net.admin import PASSING, ask_any, reading_answers
+from rt.errors import Misuse
+from rt.net.admin import reading_answers
 from rt.net.authority.succession import Succession
+from rt.net.fencing import EVERY_S, Fencing
 from rt.text import counted, printable
-from sequencer.ledger.seal import SEALED_NOTE
-
-_EVERY_S: Final = 1.0  # between two attempts
-_WAITING: Final = (*PASSING, "not-leader", "stopping")  # codes of refusals that end by themselves
 
 
 @click.command()
@@ -52,38 +48,31 @@ def fence(
     rt standby fence --root copy --stream flights --config old/clients.toml
     """  # noqa: D301 - click reads the backspace character
     known, text = read_succession(path or succession_path(settings), settings.certs)
-    request, contexts = {"do": "succeed", "succession": text}, settings.contexts()
-    answer: dict[str, object] = {}
-    failure, next_s, is_sealed = "no node was asked yet", 0.0, False
+    fencing, next_s = Fencing(settings.addresses, settings.contexts(), text), 0.0
 
     def is_told() -> bool:
-        nonlocal failure, next_s, is_sealed
+        nonlocal next_s
         if time.monotonic() < next_s:
             return False
         try:
-            answer.update(ask_any(settings.addresses(), contexts, request, election_s=0.0))
+            is_over = fencing.attempt()
         except Misuse as error:  # of an earlier version
             by_hand = f"rt cluster seal --moved-to {known.moved_to}"
             raise Misuse(f"{error}; seal it by hand: {by_hand}") from None
-        except (RtError, OSError) as error:
-            code = error.code if isinstance(error, Refused) else ""
-            is_sealed = code == SEALED_NOTE  # it tells everyone so already
-            if code and not is_sealed and code not in _WAITING:
-                raise
-            failure = spoken(error)
-        next_s = time.monotonic() + _EVERY_S
-        return bool(answer) or is_sealed
+        next_s = time.monotonic() + EVERY_S
+        return is_over
 
     with StopSignals() as signals, link.interrupting(signals):
         words = "the old cluster is not sealed yet"
-        wait = link.LongWait(is_told, lambda: f"{words}: {printable(failure)}")
+        wait = link.LongWait(is_told, lambda: f"{words}: {printable(fencing.failure)}")
         if not link.wait_until(signals, wait.is_over, timeout_s, ends=True):
-            raise click.ClickException(f"{words}: {printable(failure)}")
+            raise click.ClickException(f"{words}: {printable(fencing.failure)}")
+    answer = fencing.answer
     if as_json:
-        print_json(answer or {"sealed": failure})
+        print_json(answer or {"sealed": fencing.failure})
         return
-    if is_sealed:
-        say(f"the old cluster was sealed before: {printable(failure)}")
+    if fencing.is_sealed:
+        say(f"the old cluster was sealed before: {printable(fencing.failure)}")
         return
     with reading_answers():
         end = f"{answer['end']}, number {int(str(answer['number'])):,}"

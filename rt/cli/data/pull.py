@@ -30,6 +30,7 @@ from rt.names import merged_directory, parse_peer
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.successions import Successions
 from rt.net.exchange import Fields
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, server_context
@@ -150,7 +151,7 @@ def pull(
         known=known, near=settings.near,
     )  # fmt: skip
     carrier = _carrier(client, settings, known) if standby else None
-    scrubber = None if once else _scrubber(client, settings, contexts, mirror)
+    scrubber = None if once else _scrubber(client, settings, contexts, mirror, known.successions)
     look = PullWatch(client, pause_s(settings.web))
     signals = StopSignals(reloads=True)
     with signals, mirror or nullcontext(), scrubber or nullcontext(), carrier or nullcontext():
@@ -216,7 +217,11 @@ def _ended(
 
 
 def _scrubber(
-    client: PullClient, settings: PullSettings, contexts: Contexts, mirror: Mirror | None
+    client: PullClient,
+    settings: PullSettings,
+    contexts: Contexts,
+    mirror: Mirror | None,
+    successions: Successions | None,
 ) -> Scrubber | None:
     """Return the scrubber that reads the copy once a day, connected to the mirror if any."""
     scrubber = copy_scrubber(
@@ -224,7 +229,7 @@ def _scrubber(
         mirror.barred if mirror else None,
     )  # fmt: skip
     if mirror is not None:
-        mirror.ask_end = client.ask_end
+        mirror.ask_end, mirror.successions = client.ask_end, successions
         if scrubber is not None:
             mirror.suspect = scrubber.suspect
     return scrubber

@@ -9,6 +9,8 @@ from rt.names import parse_peer, parse_stream, stream_directory
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files, check_own
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.successions import SUFFIX, Successions
+from rt.net.authority.trust import trust_of
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import PORT, parse_address
@@ -53,7 +55,12 @@ class ConnectionSettings:
         """
         beside = os.path.join(stream_directory(self.root, self.stream), _NODES_NAME)
         path = f"{config}.{self.stream}{_NODES_NAME}" if config else beside
-        return KnownNodes(self.addresses(), path)
+        ca = certificate_files(self.certs, self.identity).ca
+        successions = Successions(
+            self.stream, lambda: trust_of(ca).facts.authorities,
+            f"{path.removesuffix(_NODES_NAME)}{SUFFIX}",
+        )  # fmt: skip
+        return KnownNodes(self.addresses(), path, successions=successions)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Ask the nodes in turn until one answers; errors as for `rt.net.admin.ask_any`."""

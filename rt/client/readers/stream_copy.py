@@ -218,7 +218,7 @@ class StreamCopy:
         self.demand_alive()
         if pull is not None:
             return pull.ask_end()
-        asks = EndAsks(self.contexts())
+        asks = EndAsks(self.contexts(), self.known.successions)
         return EndWait(
             self.known.addresses,
             asks.latest,

@@ -104,6 +104,11 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
     raise Refused("certificate", "no authority that is trusted here has signed this succession")
 
 
+def one_line(text: str | bytes) -> bytes:
+    """Return a succession as a line, of a file that may have several; it was parsed before."""
+    return json.dumps(json.loads(text), separators=(",", ":")).encode() + b"\n"
+
+
 def said_in(text: str | bytes) -> Succession:
     """Return what a succession says, with any signature: for a file of this machine's operator.
 

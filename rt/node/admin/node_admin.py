@@ -41,6 +41,7 @@ from rt.node.admin.asked_stream import demand_stream
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.level_admin import LevelAdmin
 from rt.node.admin.member_admin import MemberAdmin
+from rt.node.admin.node_successions import NodeSuccessions
 from rt.node.admin.quota_admin import QuotaAdmin
 from rt.node.admin.session_admin import SessionAdmin
 from rt.node.admin.standby_admin import StandbyAdmin
@@ -129,6 +130,7 @@ class NodeAdmin:
         votes: Callable[[str], bool] = lambda _name: True,
         served: Callable[[], Position] | None = None,
         gate: LevelGate | None = None,
+        successions: NodeSuccessions | None = None,
         times: AdminTimes = AdminTimes(),
         wait: Callable[[Until], None] = wait_until,
     ) -> None:
@@ -147,23 +149,22 @@ class NodeAdmin:
             votes: whether a node is a member that votes.
             served: returns the end of the log served to pullers here; None for the agreed end.
             gate: knows the level of formats; None to answer nothing about it.
+            successions: says and hears which log continues another; None for neither.
             times: how long peers may take.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
         """
         self._votes, self._served, self._times, self._wait = votes, served, times, wait
         self._audit, self._settings, self._sequencer = audit, settings, sequencer
         self._view: Callable[[], NodeView] = lambda: sequencer.view
-        self._member = member
-        self._archiver = archiver
-        self._admission = admission
+        self._member, self._archiver = member, archiver
+        self._admission, self._successions = admission, successions
         self._meter = AnswerMeter(admission)
         self._shared = SharedAnswers()
         self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
         self._numbers = count(1)
         self._hear_standby: Callable[[PeerIdentity, Position], None] = lambda _peer, _position: None
         self._changes = 0  # number of the last completed change; never repeats
-        self._is_own = is_own
-        self._lock = threading.RLock()
+        self._is_own, self._lock = is_own, threading.RLock()
         self.verbs: dict[str, Verb] = {
             "policy": Verb(self._policy, shared=()),
             "set-policy": CHANGE(self._set_policy),
@@ -466,21 +467,29 @@ class NodeAdmin:
     def _end(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Return the end of the stream with `latest`, otherwise of what is served here.
 
-        With `since`, a position, also how many bytes are between.
+        With `since`, a position, also how many bytes are between. Which log continues another is
+        heard and said.
         """
-        view = self._sequencer.view
+        view, said = self._sequencer.view, self._said(request)
         if request.get("latest") is not True and self._served is not None:
-            return {"end": str(self._served())}
+            return {"end": str(self._served()), **said}
         appender = self._member.executor.appender
         fields: Fields = {
             "end": str(view.end), "number": view.number, "digest": view.digest.hex(),
-            "log": appender.identity.id,
+            "log": appender.identity.id, **said,
         }  # fmt: skip
         if "since" in request:
             since = position_in(request, "since")
             self._hear_standby(identity, since)
             fields["bytes"] = bytes_between(appender.manifest, since, view.end)
         return fields
+
+    def _said(self, request: Fields) -> Fields:
+        known = self._successions
+        if known is not None and isinstance(heard := request.get("succession"), str):
+            known.hear(heard)
+        texts = () if known is None else known.say()
+        return {"succession": texts[-1]} if texts else {}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed messages that are not executed here yet.

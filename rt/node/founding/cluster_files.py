@@ -36,6 +36,8 @@ from rt.net.authority.files import read_file, write_file
 from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import CertificateRole, identity_of
 from rt.net.authority.renewal import hosts_of
+from rt.net.authority.succession import SUCCESSION_BYTES_MAX, one_line
+from rt.net.authority.successions import own_path
 from rt.net.awaited import awaiting
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.question import STATUS_ALPN, connect_about
@@ -118,6 +120,10 @@ def init_cluster(
             if layout.grants:
                 known = read_file(layout.grants, SETTINGS_BYTES_MAX)
                 write_file(os.path.join(pki, GRANTS_NAME), known, force=True)
+            if layout.succession:
+                word = read_file(layout.succession, SUCCESSION_BYTES_MAX)
+                ca = certificate_files(pki, AUTHORITY).ca
+                write_file(own_path(ca, stream), one_line(word), force=True)
         else:
             init_authority(pki)
         _write_nodes(draft, stream, places, layout, founded)

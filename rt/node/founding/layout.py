@@ -21,6 +21,7 @@ class ClusterLayout:
         authority: directory of the `ca.pem` and `ca.key` that sign the certificates; "" to make a
             new authority.
         grants: a file of grants to begin with; "" for none.
+        succession: a file with the authority's word that this cluster continues another's log; "".
 
     Raises:
         Misuse: a name is not valid or given twice, or a path is not absolute.
@@ -31,6 +32,7 @@ class ClusterLayout:
     certs: str = ""
     authority: str = ""
     grants: str = ""
+    succession: str = ""
 
     def __post_init__(self) -> None:
         for name in self.names:

@@ -32,6 +32,7 @@ from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.node_admin import NodeAdmin
+from rt.node.admin.node_successions import NodeSuccessions
 from rt.node.agree.catch_up import CatchUp
 from rt.node.agree.idle_heartbeat import StreamHeartbeat
 from rt.node.agree.leadership import Leadership, OnRole
@@ -162,6 +163,7 @@ class Node:
             settings, lambda: member.membership.doors, lambda: sequencer.view.notes
         )
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
+        self._successions = self._make_successions(contexts.files, about)
         self._lost = opened.damage
         self._levels = self._make_levels()
         self.peers = self._make_peers(pulse, port.loop)
@@ -235,7 +237,16 @@ class Node:
             self, record, others, peers,
             {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
             is_own=is_own, door=self._door.objection, outdated=self._levels.objection,
+            says=self._successions.say, hears=self._successions.hear,
         )  # fmt: skip
+
+    def _make_successions(self, files: CertificateFiles, about: str) -> NodeSuccessions:
+        def nodes() -> list[Address]:
+            others = [each for places in self._places.now.values() for each in places]
+            return [self.settings.addresses.get(self.settings.name, self.address), *others]
+
+        log = self.pipeline.member.executor.appender.identity.id
+        return NodeSuccessions(files, self.stream, log, nodes, about)
 
     def _admin(self, *, is_own: bool) -> NodeAdmin:
         pipeline = self.pipeline
@@ -244,7 +255,7 @@ class Node:
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             admission=lambda: self.port.server.admission,
             votes=self._door.votes, served=lambda: pipeline.feeds.end,
-            gate=self._levels,
+            gate=self._levels, successions=self._successions,
         )  # fmt: skip
 
     def start(self) -> list[str]:
@@ -346,6 +357,7 @@ class Node:
     def _stop(self) -> None:
         if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
             _log.info("another node leads now; this one stops")
+        self._successions.stop()
         self.lookout.stop()
         self.scrubber.stop()
         self._end_connections()

@@ -1,0 +1,149 @@
+"""Successions: the authority's words that a process has heard on which logs others continue."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from cryptography import x509
+
+from rt.errors import SEALED, Misuse, Refused, spoken
+from rt.log.files.disk import make_private_directory, read_small, replace_small
+from rt.net.authority.succession import (
+    SUCCESSION_BYTES_MAX,
+    Succession,
+    one_line,
+    parse_succession,
+)
+
+WORDS_MAX: Final = 4  # changes of sites by `promote --now` that are remembered
+SUFFIX: Final = ".succession"
+_log: Final = logging.getLogger(__name__)
+
+
+class Successions:
+    """Successions: what each connection of a process hands on, and is checked against.
+
+    Only what an authority has signed is believed, so any peer may bring it. A connection that began
+    before the last word is ended and begun again: a node of a log that has ended hears of it before
+    it confirms anything more.
+
+    Threads: any thread may call any method. `_lock` is held while `_known` is replaced as a whole;
+        `serial` grows after that, and any thread may read both.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        authorities: Callable[[], Collection[x509.Certificate]],
+        path: str = "",
+        *,
+        log: str = "",
+    ) -> None:
+        """Read what was heard before.
+
+        Args:
+            stream: the stream.
+            authorities: returns the certificates whose signatures count.
+            path: the file that remembers them; "" to remember nothing.
+            log: the id of the log of a node, which needs no word on other logs, and writes none
+                down: its clients have those by which it ends, and the cluster's seal stays.
+        """
+        self._stream, self._authorities, self._path, self._log_id = stream, authorities, path, log
+        self._known: tuple[tuple[Succession, str], ...] = ()  # with its text, oldest first
+        self.serial = 0  # how many words were ever heard
+        self._lock = threading.Lock()
+        self._stamp: tuple[int, ...] = ()
+        self.look()
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What to hand on: a line for each word."""
+        return [text for _, text in self._known]
+
+    def after(self, log: str) -> Succession | None:
+        """Return the word that ended a log; None if it goes on, as far as is known here."""
+        return next((word for word, _ in self._known if word.old == log), None)
+
+    def hear(self, text: str) -> bool:
+        """Take a peer's word, if it is news and the authority's; return whether it was."""
+        with self._lock:
+            is_news = self._take(text)
+            if is_news:
+                self._write()
+        return is_news
+
+    def look(self) -> None:
+        """Read the file again if another process has changed it."""
+        if not self._path:
+            return
+        with self._lock:
+            try:
+                found = os.stat(self._path)
+                stamp = found.st_mtime_ns, found.st_size, found.st_ino
+                if stamp == self._stamp:
+                    return
+                self._stamp = stamp
+                lines = read_small(self._path, WORDS_MAX * SUCCESSION_BYTES_MAX).decode()
+            except FileNotFoundError:
+                return
+            except (OSError, UnicodeDecodeError) as error:
+                why = spoken(error) if isinstance(error, OSError) else error
+                _log.warning("%s: which log continues another cannot be read: %s", self._path, why)
+                return
+            for line in lines.splitlines():
+                self._take(line)
+
+    def _take(self, text: str) -> bool:
+        if any(text == known for _, known in self._known):
+            return False
+        try:
+            word = parse_succession(text, self._authorities())
+            line = one_line(text).decode().rstrip()
+        except (Misuse, Refused) as error:
+            _log.warning("a word on which log continues another is not believed: %s", error)
+            return False
+        if word.stream != self._stream or (
+            self._log_id and self._log_id not in (word.old, word.new)
+        ):
+            return False
+        if (known := self.after(word.old)) is not None:
+            if known.new != word.new:
+                _log.error(
+                    "log %s continues as %s, and another word names %s, which is not believed: two "
+                    "sites were promoted", word.old, known.new, word.new,
+                )  # fmt: skip
+            return False
+        every = sorted([*self._known, (word, line)], key=lambda each: each[0].at_ns)
+        self._known = tuple(every[-WORDS_MAX:])
+        self.serial += 1
+        _log.warning(
+            "the log %s has ended at %s: %s continues it at %s, by %s", word.old, word.cut,
+            word.new, word.moved_to, word.by, extra={"event": "succession"},
+        )  # fmt: skip
+        return True
+
+    def _write(self) -> None:
+        """Remember them all; without a file a restart hears them again."""
+        if not self._path or self._log_id:
+            return
+        try:
+            make_private_directory(os.path.dirname(os.path.abspath(self._path)))
+            data = "".join(f"{text}\n" for text in self.texts).encode()
+            replace_small(self._path, f"{self._path}.new", data)
+        except OSError as error:
+            _log.warning("%s: which log continues another cannot be remembered: %s", self._path,
+                         spoken(error))  # fmt: skip
+
+
+def own_path(ca_path: str, stream: str) -> str:
+    """Return where a node finds the word by which its own log began, beside its `ca.pem`."""
+    return os.path.join(os.path.dirname(ca_path), f"{stream}{SUFFIX}")
+
+
+def ended(word: Succession) -> Refused:
+    """Return what a node of a log that has ended tells its peers."""
+    return Refused(
+        SEALED, f"the log {word.old} has ended at {word.cut}; it continues at {word.moved_to}"
+    )

@@ -1,0 +1,154 @@
+"""Which log continues another is handed on by clients, and ends the old one without a command."""
+
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
+from rt.client.standby import StateCarrier
+from rt.net.authority.certificates import certificate_files, init_authority
+from rt.net.authority.succession import one_line, said_in
+from rt.net.authority.successions import SUFFIX, Successions
+from rt.net.authority.trust import trust_of
+from rt.net.known_nodes import KnownNodes
+from rt.position import Position
+from sequencer.ledger.seal import moved_away
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.commands import run
+from tests.replicator_host import eventually
+
+
+def known_nodes(path, *clusters, authority=""):
+    """Return the nodes of some clusters, as a client knows them whose files begin with a path."""
+    addresses = [each for cluster in clusters for each in cluster.addresses]
+    ca = certificate_files(authority or os.path.join(clusters[0].root, "certs"), "ca").ca
+    heard = Successions(STREAM, lambda: trust_of(ca).facts.authorities, f"{path}{SUFFIX}")
+    return KnownNodes(addresses, f"{path}.nodes", successions=heard)
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Give two sites after `promote --now`: the old one was cut off, lives, and went on."""
+    clients = tmp_path / "clients"
+    with ExitStack() as undo:
+        old = undo.enter_context(ArchiveCluster(tmp_path / "old", nodes=3, clients=clients))
+        pull, push = old.pull(), old.push(keep_s=3600)
+        carrier = StateCarrier(
+            str(clients / "sub"), STREAM, lambda request: old.ask(request, who="operator"),
+            lambda: pull.status().durable_place, every_s=0.05,
+        )  # fmt: skip
+        with carrier:
+            publisher = old.publisher("jfk")
+            publisher.publish_many([b"%d" % each for each in range(100)])
+            publisher.flush("merged", timeout_s=60)
+            end = old.ledger("n1").end
+            assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
+        pull.stop()
+        publisher.publish_many([b"late %d" % each for each in range(50)])
+        publisher.flush("merged", timeout_s=60)
+        push.stop()
+        done = run(
+            "standby", "promote", str(tmp_path / "new"), "--root", str(clients / "sub"), "--stream",
+            STREAM, "--now", "--authority", os.path.join(old.root, "certs"), "--count", "3",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        for name in ("publisher", "subscriber"):
+            for end in ("pem", "key"):
+                shutil.copy2(
+                    os.path.join(old.root, "certs", f"{name}.{end}"), tmp_path / "new/certs"
+                )
+        new = undo.enter_context(ArchiveCluster(tmp_path / "new", clients=clients, made=True))
+        yield old, new, publisher
+
+
+def is_sealed(cluster):
+    """Whether a cluster tells readers where its log continues."""
+    return all(moved_away(cluster.ledger(name).notes) for name in cluster.nodes)
+
+
+def shipper(cluster, known, **extra):
+    """Start to push all sessions to known nodes."""
+    push = PushClient(
+        os.path.join(cluster.clients, "pub"), STREAM, known.addresses,
+        cluster.contexts("publisher"), known=known, **extra,
+    )  # fmt: skip
+    push.start()
+    cluster.undo.callback(push.stop)
+    return push
+
+
+def test_a_pusher_that_knows_both_sites_ends_the_old_one_and_follows(sites, tmp_path):
+    """No one runs `rt standby fence`; what the old site had confirmed is sent again."""
+    old, new, publisher = sites
+    push = shipper(new, known_nodes(tmp_path / "push", old, new))
+    assert eventually(lambda: is_sealed(old), 60)
+    publisher.publish(b"after")
+    publisher.flush("merged", timeout_s=60)
+    assert eventually(lambda: push.drained(merged=True), 60), push.status()
+    word = said_in((tmp_path / f"push{SUFFIX}").read_text())
+    left = sorted(f"{host}:{port}" for host, port in old.addresses)
+
+    def turned_away():
+        says = f"continues at {word.moved_to}"
+        return sorted(each.node for each in push.status() if says in each.error)
+
+    assert eventually(lambda: turned_away() == left, 60), push.status()
+    assert eventually(lambda: new.ledger("n4").number == 151, 60)
+    assert {old.ledger(name).number for name in old.nodes} == {150}
+
+
+def test_a_client_that_remembers_it_tells_a_site_that_comes_back(sites, tmp_path):
+    """The new site was heard of before the old one was there again."""
+    old, new, publisher = sites
+    first = shipper(new, known_nodes(tmp_path / "push", new))
+    publisher.flush("merged", timeout_s=60)
+    assert eventually(lambda: (tmp_path / f"push{SUFFIX}").exists(), 60)
+    first.stop()
+    assert not is_sealed(old)
+    shipper(old, known_nodes(tmp_path / "push", old))
+    assert eventually(lambda: is_sealed(old), 60)
+
+
+def test_a_reader_hands_it_on_too(sites, tmp_path):
+    """A subscriber's certificate does: the authority has signed what it brings."""
+    old, new, _ = sites
+    known = known_nodes(tmp_path / "pull", new, old)
+    pull = PullClient(
+        str(tmp_path / "reader"), STREAM, known.addresses, new.contexts("subscriber"), known=known
+    )
+    pull.start()
+    new.undo.callback(pull.stop)
+    assert eventually(lambda: (tmp_path / f"pull{SUFFIX}").exists(), 60)
+    pull.stop()
+    again = PullClient(
+        str(tmp_path / "other"), STREAM, old.addresses, old.contexts("subscriber"),
+        known=known_nodes(tmp_path / "pull", old),
+    )  # fmt: skip
+    again.start()
+    old.undo.callback(again.stop)
+    assert eventually(lambda: is_sealed(old), 60)
+    assert eventually(lambda: "continues at" in again.status().error, 60), again.status()
+
+
+def test_a_forged_word_and_one_of_another_log_change_nothing(sites, tmp_path):
+    """Any peer may bring a word; only the authority can make one."""
+    old, new, publisher = sites
+    evil, certs = str(tmp_path / "evil"), os.path.join(old.root, "certs")
+    word = said_in((tmp_path / "new/certs" / f"{STREAM}{SUFFIX}").read_text())
+    init_authority(evil)
+    other = replace(word, old="a" * 32)
+    for name, each, authority in (("forged", word, evil), ("other", other, certs)):
+        path = tmp_path / f"{name}{SUFFIX}"
+        path.write_bytes(one_line(each.signed(authority)))
+        known = known_nodes(tmp_path / name, old, authority=authority)
+        assert known.successions.texts, "it is handed on by a peer that believes it"
+        push = shipper(old, known)
+        publisher.publish(b"go on")
+        publisher.flush("merged", timeout_s=60)
+        push.stop()
+        assert not known_nodes(tmp_path / name, new).successions.after(word.old)
+    assert not is_sealed(old)
