@@ -184,7 +184,7 @@ class PushConnection:
     def begin(self, link: Link) -> None:
         """Start on a new connection: check all sessions."""
         self._errors.reconnected()
-        self._book.begun(self.dialer.serial)
+        self._book.begun(self.dialer.greeting.serial)
         self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
         self._side = SourceConnection(

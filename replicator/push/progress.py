@@ -43,6 +43,16 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
     )
 
 
+def in_next_log(known: Confirmations) -> Confirmations:
+    """Return what confirmations are worth once another log continues that of the nodes.
+
+    >>> from rt.position import Position as P
+    >>> in_next_log(Confirmations(P(9), P(9), P(9), P(9), P(8))).released
+    Position('0.0.8')
+    """
+    return Confirmations(released=known.released)
+
+
 class NodeReached(NamedTuple):
     """NodeReached: how far one node has come with a session, by its own acknowledgements."""
 
@@ -202,7 +212,7 @@ class SessionProgress:
     def begin_epoch(self) -> None:
         """Forget what was confirmed: another log continues that of the nodes that said so."""
         with self._lock:
-            self.known = Confirmations(released=self.known.released)
+            self.known = in_next_log(self.known)
             self._reached = {}
 
     def _begin(self, log: str) -> None:

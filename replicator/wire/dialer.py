@@ -19,7 +19,7 @@ from replicator.wire.messages import BEHIND, PUSH
 from replicator.wire.rotation import Rotation
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import SERVING, CertificateRole
-from rt.net.authority.successions import Successions
+from rt.net.authority.successions import Greeting, Successions
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
@@ -125,7 +125,7 @@ class Dialer(ContextParty):
         self._is_away = False  # a thread does what was put aside
         self._next: Callable[[], None] | None = None  # set by it, for the turn that follows
         self._began_s = self._rest_to_s = 0.0
-        self.serial = 0  # how many successions were known when the connection was dialled
+        self.greeting = Greeting(destination.successions)
 
     def start(self, loop: EventLoop) -> None:
         """Begin to dial; idempotent."""
@@ -236,11 +236,9 @@ class Dialer(ContextParty):
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"
         self._is_dialling = True
-        if (known := self._destination.successions) is not None:
-            known.look()
-        self.serial = self._heard
+        texts = self.greeting.begin()
         made: list[tuple[Link, str]] = []
-        connect_to = partial(self._connect, self._destination, node)
+        connect_to = partial(self._connect, self._destination, node, texts)
         loop.ask(
             lambda: made.append(connect_to()),
             lambda error: self.acting(self._dialled, made, error)(),
@@ -257,7 +255,7 @@ class Dialer(ContextParty):
         else:
             self._arrived(*made[0])
 
-    def _connect(self, where: Destination, node: Address) -> tuple[Link, str]:
+    def _connect(self, where: Destination, node: Address, texts: Sequence[str]) -> tuple[Link, str]:
         """Return a connection on which both sides have greeted, and whom it is with."""
         text = address_text(node)
         sock, identity = connect(node, where.contexts.current(), roles=where.roles)
@@ -268,8 +266,7 @@ class Dialer(ContextParty):
                 raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
             self._sock = sock
             send_hello(link, where.direction, where.stream)
-            if where.successions is not None:
-                send_successions(link, where.successions.texts)
+            send_successions(link, texts)
             if self.stopping:  # nothing may be left that would use it, or close it
                 raise PeerError("it was stopped meanwhile")
             undo.pop_all()
@@ -289,17 +286,11 @@ class Dialer(ContextParty):
 
     # The connection
 
-    @property
-    def _heard(self) -> int:
-        """How many successions this process has heard of."""
-        known = self._destination.successions
-        return 0 if known is None else known.serial
-
     def _serve(self, loop: EventLoop, link: Link) -> None:
         try:
             # Begun again, the node hears of it before it confirms anything more.
-            has_news = self._heard != self.serial
-            is_over = self.stopping or has_news or not self._served.is_wanted()
+            is_begun_again = self.greeting.is_outdated
+            is_over = self.stopping or is_begun_again or not self._served.is_wanted()
             link.arrived()
             pause_s = 0.0 if is_over else self._served.turn()
         except (RtError, OSError) as error:

@@ -74,6 +74,11 @@ class Successions:
                 self._write()
         return is_news
 
+    def ended_by(self, text: str) -> Succession | None:
+        """Take a peer's word at a node; return the one that ends the node's own log, if any."""
+        self.hear(text)
+        return self.after(self._log_id)
+
     def look(self) -> None:
         """Read the file again if another process has changed it."""
         if not self._path:
@@ -135,6 +140,28 @@ class Successions:
         except OSError as error:
             _log.warning("%s: which log continues another cannot be remembered: %s", self._path,
                          spoken(error))  # fmt: skip
+
+
+class Greeting:
+    """Greeting: what a connection hands on when it begins; outdated once more was heard."""
+
+    def __init__(self, known: Successions | None) -> None:
+        """Hand on what is known; None to hand on nothing."""
+        self._known = known
+        self.serial = 0  # how many words were known when the connection began
+
+    def begin(self) -> Sequence[str]:
+        """Return what a connection that begins now hands on."""
+        if self._known is None:
+            return ()
+        self._known.look()
+        self.serial = self._known.serial
+        return self._known.texts
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the connection has to begin again before anything on it is believed."""
+        return self._known is not None and self._known.serial != self.serial
 
 
 def own_path(ca_path: str, stream: str) -> str:

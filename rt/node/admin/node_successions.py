@@ -46,7 +46,7 @@ class NodeSuccessions:
             nodes: returns the addresses of its cluster.
             about: prefix of its log lines.
         """
-        self._files, self._stream, self._log, self._about = files, stream, log, about
+        self._files, self._stream, self._about = files, stream, about
         self._nodes = nodes
         self._known = Successions(
             stream,
@@ -69,8 +69,7 @@ class NodeSuccessions:
         Raises:
             Refused: the log of this node has ended; its cluster is being sealed.
         """
-        self._known.hear(text)
-        if (word := self._known.after(self._log)) is not None:
+        if (word := self._known.ended_by(text)) is not None:
             self._fence(next(each for each in self._known.texts if said_in(each) == word))
             raise ended(word)
 

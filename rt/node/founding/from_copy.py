@@ -68,7 +68,12 @@ class Founding:
 
 
 def read_founding(
-    directory: str, groups: Sequence[str], file_bytes: int, carried: CarriedState | None = None
+    directory: str,
+    groups: Sequence[str],
+    file_bytes: int,
+    carried: CarriedState | None = None,
+    *,
+    disk: Disk | None = None,
 ) -> Founding:
     """Read the state that a new cluster can continue from.
 
@@ -80,13 +85,14 @@ def read_founding(
         groups: each as `GROUP=SESSION,SESSION`, since a merged log does not name groups.
         file_bytes: the size in bytes at which the new cluster rolls its files.
         carried: the state that a standby carried, of a time that the log has reached.
+        disk: holds the directory; the real one if not given.
 
     Raises:
         Misuse: it is not a merged log, a file is missing, it has no messages left, or the carried
             state is not of this log.
         CorruptLog: it is damaged.
     """
-    log = LogDirectory(directory)
+    log = LogDirectory(directory, disk)
     log.refresh()
     identity = log.manifest.identity
     if identity is None or not log.merged:
