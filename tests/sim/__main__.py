@@ -56,8 +56,8 @@ def main() -> int:
         "--kind", choices=["all", *WORLDS], default="all",
         help="worlds with merged logs, with members that change, with few and long faults, with "
         "a node that is restored, with files that rot, with all of these, with nodes that rest, "
-        "with none, with a member that is replaced, with readers and mirrors, of one event loop, "
-        "or all kinds",
+        "with none, with a member that is replaced, with readers and mirrors, with two sites, of "
+        "one event loop, or all kinds",
     )  # fmt: skip
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this")

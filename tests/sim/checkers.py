@@ -40,6 +40,11 @@ class Checker:
         self.acknowledged = 0
         self.commands_are_unique = True
 
+    def begins_after(self, index: int) -> None:
+        """Let the nodes begin with what another cluster has decided up to an entry."""
+        self.decided = [Entry(each, 0, b"%d before" % each) for each in range(1, index + 1)]
+        self._decided_by = [0] * index
+
     def leads(self, name: str, raft: Raft) -> bool:
         """Check that a leader is the only one of its term and lacks nothing; True if it is new."""
         term = raft.core.term

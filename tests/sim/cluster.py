@@ -5,7 +5,7 @@ from hashlib import blake2b
 from random import Random
 
 from rt.errors import Refused
-from sequencer.raft.consensus import EntryKind, Read, Ready
+from sequencer.raft.consensus import EntryKind, Read, Ready, Snapshot
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.quorum import majority_of
@@ -80,6 +80,11 @@ class Cluster:
 
     def draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
+
+    def founded_with(self, node: SimNode) -> Snapshot | None:
+        """Return the state that a new node begins with, if any, and give its disk the log."""
+        del node
+        return None
 
     def _make_clock(self) -> Clock:
         return Clock()

@@ -258,10 +258,17 @@ class Subscriber:
         self.name, self.world, self._chance = "subscriber", world, chance
         self.disk = SimDisk(Random(chance.getrandbits(32)))
         self.pull = Pull(self, chance)
-        self.is_complete = False
+        self.is_complete = self.is_over = False
+
+    def stop(self) -> None:
+        """Copy no more: the copy was promoted."""
+        self.is_over = True
+        self.pull.stop()
 
     def step(self) -> None:
         """Copy a little more, or start again."""
+        if self.is_over:
+            return
         if self.world.nemesis.active and self._chance.random() < 0.01:
             self.pull.stop(sync=False)
             if self._chance.random() < 0.5:
@@ -282,7 +289,8 @@ class Subscriber:
     def connect_again(self) -> None:
         """Reconnect, so that a node must again say that the copy is complete."""
         self.is_complete = False
-        self.pull.hang_up()
+        if not self.is_over:
+            self.pull.hang_up()
 
 
 class Visitor:

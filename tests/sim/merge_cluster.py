@@ -246,6 +246,14 @@ class MergeCluster(Cluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
 
+    def greet(self, node: MergeNode, session: str) -> None:
+        """Have a node and a publisher that connects say what they know; may refuse."""
+
+    def is_turned_away(self, error: Exception) -> bool:
+        """Whether a publisher is refused because the log has ended, which is no damage."""
+        del error
+        return False
+
     def is_disturbed(self, session: str) -> bool:
         """Whether copies of a session may legitimately differ, as its log was lost, or left."""
         return session in self.stream.begun_again or self.publishers[session].lives > 0

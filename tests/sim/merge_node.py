@@ -536,6 +536,9 @@ class MergeNode(SimNode):
 
     def _refuse(self, session: str, error: Exception) -> None:
         self.world.trace(f"{self.name} refuses {session}: {error}")
+        if self.world.is_turned_away(error):
+            self.hang_up(session)
+            return
         source = self.relayed.get(session)
         code = "corrupt" if isinstance(error, CorruptLog) else getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
@@ -564,6 +567,7 @@ class MergeNode(SimNode):
         self.hang_up(session)
 
     def _connect(self, session: str) -> None:
+        self.world.greet(self, session)
         publisher = self.world.publishers[session]
         inbox = self.inboxes.claim(
             publisher.identity, publisher.peer, _NoBell(), self.proven(session)

@@ -35,6 +35,7 @@ from . import (
     mutants_sealed,
     mutants_session,
     mutants_shared,
+    mutants_sites,
     mutants_state,
 )
 from .mutants_full import FILLING
@@ -49,6 +50,7 @@ from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
 from .mutants_sealed import SEALING
 from .mutants_shared import SHARING
+from .mutants_sites import SITING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "SCRUBBING",
     "SEALING",
     "SHARING",
+    "SITING",
     "mutants_archive",
     "mutants_frames",
     "mutants_full",
@@ -82,6 +85,7 @@ __all__ = [
     "mutants_sealed",
     "mutants_session",
     "mutants_shared",
+    "mutants_sites",
     "mutants_state",
     "switched_on",
 ]  # fmt: skip

@@ -42,8 +42,11 @@ class SimNode:
         return SimDisk(chance, cleans_failed_pages=self.cleans_failed_pages)
 
     def _found(self, directory: int) -> None:
-        cluster = self.cluster.founding_name
-        found(self.disk, PATH, cluster=cluster, node=self.name, directory=directory)
+        cluster = self.cluster
+        found(
+            self.disk, PATH, cluster=cluster.founding_name, node=self.name, directory=directory,
+            snapshot=cluster.founded_with(self),
+        )  # fmt: skip
 
     # Life and death
 

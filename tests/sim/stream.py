@@ -73,6 +73,25 @@ class Stream:
         self.ranges = 0
         self.repeats = 0
 
+    def continues(self, other: "Stream", ledger: Ledger, names: Collection[str]) -> None:
+        """Begin with what another cluster merged up to a place, with which these nodes begin.
+
+        Raises:
+            Violation: the state that they begin with is not that of the bytes.
+        """
+        for start in sorted(each for each in other.files if each <= ledger.end.file):
+            end = ledger.end.offset if start == ledger.end.file else None
+            self.files[start] = other.files[start][:end]
+            self._read(None, start, bytes(self.files[start]))
+        self.end, self._archived_to = ledger.end, ledger.archived_to
+        own = {name: end for name, end in ledger.sessions.items() if not SESSIONS[name]}
+        told = {name: end for name, end in self.merged.items() if not SESSIONS[name]}
+        if (told, self._number) != (own, ledger.number):  # of a group's, repeats are not in the log
+            raise Violation(f"{ledger.sessions} is not what was merged: {self.merged}")
+        for session, end in ledger.sessions.items():
+            self._decided[session] = self.merged[session] = end
+            self._held.setdefault(self.logs[session], {}).update(dict.fromkeys(names, end))
+
     def holds(self, name: str, disk: SimDisk | None, session: str, end: Position, log: str) -> None:
         """Check a node's claim to hold a log of a session durably up to `end`."""
         there = len(disk.durable(f"in/{session}/{end.file_name}")) if disk else end.offset
@@ -289,7 +308,7 @@ class Stream:
 
     # Messages, by a decoder that knows nothing of walks, scans and readers
 
-    def _read(self, index: int, position: Position, data: bytes) -> None:
+    def _read(self, index: int | None, position: Position, data: bytes) -> None:
         offset = 0
         while offset < len(data):
             header = parse_header(data, offset)
@@ -302,16 +321,22 @@ class Stream:
             self._read_range(index, new, place, data[offset : offset + new.length])
             offset += new.length
 
-    def _read_range(self, index: int, new: Range, begin: Position, data: bytes) -> None:
+    def _read_range(self, index: int | None, new: Range, begin: Position, data: bytes) -> None:
         self.ranges += 1
         if not new.messages and not new.skip:
             self._take_event(new, data)
             return
         self.owners.demand_begun(new.session)
         after = self.merged.get(new.session, START)
+        if index is None and SESSIONS[new.session]:
+            after = new.first  # what was merged in between may have had only repeats
         if new.first != after and (new.first.offset or new.first < after):
             raise Violation(f"{new.session} was merged up to {after}, then from {new.first}")
-        if new.instruction != index or new.number != self._number or new.time_ns < self._time_ns:
+        if (
+            index not in (new.instruction, None)
+            or new.number != self._number
+            or new.time_ns < self._time_ns
+        ):
             raise Violation(f"{new} after number {self._number} at {self._time_ns} in {index}")
         found: list[tuple[int, bytes]] = []
         places: list[Position] = []

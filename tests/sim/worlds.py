@@ -25,6 +25,7 @@ from .mutants import (
     SCRUBBING,
     SEALING,
     SHARING,
+    SITING,
     switched_on,
 )
 from .mutation import OUTDATED, StaleError, stale
@@ -36,6 +37,7 @@ from .restored import RestoredCluster
 from .rotten import RottenCluster
 from .sealed import SealedCluster
 from .shared import SharedCluster
+from .sites import SitesWorld
 from .steady import SteadyCluster
 from .worn import WornCluster
 
@@ -45,11 +47,14 @@ HUNT_WORLDS = 2_000
 # `_replace` before Python 3.13, beside errors that no code raises which fits the product
 _NOT_OURS = (*[each.__name__ for each in OUTDATED], "ValueError: Got unexpected field names")
 _RARE = {  # by seed % 64
-    11: "sealed", 15: "full", 19: "reading", 23: "restored", 31: "worn", 35: "levelled",
-    43: "pulled", 47: "resting", 51: "shared", 55: "rotten", 59: "loop", 63: "replaced",
+    11: "sealed", 15: "full", 19: "reading", 23: "restored", 27: "sites", 31: "worn",
+    35: "levelled", 43: "pulled", 47: "resting", 51: "shared", 55: "rotten", 59: "loop",
+    63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
+    "confirmations-outlive-the-log": 411,
     "deaf-leader-leads-on": 743,
+    "groups-begin-with-the-carried-state-alone": 859,
     "lines-synced-again": 102,
     "live-owner-displaced": 322,
     "longer-log-wins": 91,
@@ -58,7 +63,7 @@ _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "state-taken-over-drops-all-that-waits": 254,
     "voters-consult-their-own-role": 385,
 }
-WORLDS: dict[str, type[Cluster | SharedCluster | LoopWorld]] = {
+WORLDS: dict[str, type[Cluster | SharedCluster | SitesWorld | LoopWorld]] = {
     "members": MemberCluster,
     "merged": MergeCluster,
     "steady": SteadyCluster,
@@ -72,6 +77,7 @@ WORLDS: dict[str, type[Cluster | SharedCluster | LoopWorld]] = {
     "pulled": PulledCluster,
     "shared": SharedCluster,
     "sealed": SealedCluster,
+    "sites": SitesWorld,
     "levelled": LevelledCluster,
     "loop": LoopWorld,
     "engine": Cluster,
@@ -80,7 +86,7 @@ WORLDS: dict[str, type[Cluster | SharedCluster | LoopWorld]] = {
 
 def world(
     seed: int, log: Callable[[str], None] | None = None
-) -> Cluster | SharedCluster | LoopWorld:
+) -> Cluster | SharedCluster | SitesWorld | LoopWorld:
     """Return the world of a seed.
 
     Every fourth has publishers and merged logs, the others only the engine. In every eighth the
@@ -88,7 +94,8 @@ def world(
     minority's merged logs are out of room for long, a node is restored from a backup, rolled files
     rot, all of this together, publishers pause for so long that nodes become idle, a node replaces
     one that publishers use, readers share a group and cursors, readers that follow and that stop
-    copy from nodes and mirrors, two streams share the nodes, the cluster is sealed now and then,
+    copy from nodes and mirrors, two streams share the nodes, the cluster is sealed now and then, or
+    it is continued at another site while it lives,
     the level of its formats is raised, or an event loop alone is driven by everything that may come
     between two of its calls. In some of those with publishers, messages have headers.
     """
@@ -163,6 +170,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
         "pulled": PULLING,
         "shared": SHARING,
         "sealed": SEALING,
+        "sites": SITING,
         "levelled": LEVELLING,
         "loop": LOOPING,
     }

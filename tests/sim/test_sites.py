@@ -1,0 +1,24 @@
+"""Two sites in simulated worlds: a standby is promoted while the old cluster lives."""
+
+import pytest
+
+from .mutants import SITING
+from .test_simulation import QUICK_SEEDS
+from .worlds import hunt, replay_command, seeds_of, violated
+
+QUICK_WORLDS = 3
+
+
+# The one before these is among the hundred of test_simulation.py.
+@pytest.mark.parametrize("seed", seeds_of("sites", QUICK_SEEDS, QUICK_WORLDS))
+def test_worlds_with_two_sites_break_no_promise(seed: int) -> None:
+    """Every message is merged once at the new site, and the old one ends by its clients' word."""
+    violation = violated(seed)
+    assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+
+
+@pytest.mark.parametrize("mutant", ["anyone-ends-a-log", "connections-outlive-the-news"])
+def test_a_word_that_is_not_checked_or_not_heeded_is_noticed_at_once(mutant: str) -> None:
+    """One would let any peer end a cluster, the other let the old one confirm on."""
+    assert mutant in SITING
+    assert hunt(mutant, 3), f"{mutant} lives"
