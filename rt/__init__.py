@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RtError,
         SessionFull,
         Stopped,
+        SupersededError,
         WriterFailed,
     )
     from rt.events import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         SessionChange,
         SessionEvent,
         Stalled,
+        Superseded,
     )
     from rt.format.message import Batch, Message
     from rt.log.notify.confirmations import Confirmations, Confirmed, Level
@@ -112,6 +114,8 @@ __all__ = [
     "Stopped",
     "Subscriber",
     "Subscription",
+    "Superseded",
+    "SupersededError",
     "WriterFailed",
     "WriterSettings",
     "__version__",
@@ -162,6 +166,8 @@ _MODULES: Final = {
     "Position": "rt.position",
     "Publisher": "rt.publisher",
     "RangeLost": "rt.events",
+    "Superseded": "rt.events",
+    "SupersededError": "rt.errors",
     "Refused": "rt.errors",
     "Registered": "rt.client.readers.registered",
     "ReplacedLog": "rt.errors",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from rt.position import Position
 
 if TYPE_CHECKING:  # making these classes takes a fifth of what `rt --help` imports
-    from rt.events import Dropped, Gap, Lagging, Poisoned
+    from rt.events import Dropped, Gap, Lagging, Poisoned, Superseded
 
 
 def spoken(error: BaseException) -> str:
@@ -273,6 +273,20 @@ class GapError(RtError):
 
     def __str__(self) -> str:
         return str(self.gap)
+
+
+class SupersededError(RtError):
+    """The log that was read has ended before this place; `event` says what is not part of the next.
+
+    Iterating again continues from the cut, in the log that goes on.
+    """
+
+    def __init__(self, event: "Superseded") -> None:
+        super().__init__(event)
+        self.event = event
+
+    def __str__(self) -> str:
+        return str(self.event)
 
 
 class LagError(RtError):

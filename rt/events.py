@@ -251,6 +251,35 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """The log that was read has ended before this place; another continues it from `cut`.
+
+    What was read after the cut is not in the log that goes on, or has other numbers there: its
+    publishers send it again if they still have it.
+
+    Args:
+        position: where reading was, in the log that ended.
+        cut: where reading continues, in the log that goes on.
+        first: the number of the first message after the cut.
+        next: the number after the last one that the copy had.
+        kept: the directory that keeps the copy as it was, with a list of sequence numbers.
+    """
+
+    position: Position
+    cut: Position
+    first: int
+    next: int
+    kept: str
+
+    def __str__(self) -> str:
+        return (
+            f"reading was at {self.position}, and the log ended at {self.cut}: its messages "
+            f"{self.first} to {self.next - 1} are not part of the log that continues it; "
+            f"{self.kept} keeps them; start from {self.cut} to continue"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """Messages of a publisher wait, and for ten seconds the nodes have taken none of them.
 
@@ -348,4 +377,5 @@ Event = (
     | Dropped
     | NoMatch
     | RangeLost
+    | Superseded
 )

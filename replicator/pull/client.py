@@ -166,8 +166,9 @@ class PullClient:
         self._refused: list[Refused] = []  # by the node, on this connection
         self._began = START  # where the copy continued when the connection began
         self._copy = LocalCopy(
-            directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown
-        )
+            directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown,
+            ended=lambda log: None if known is None else known.ended(log),
+        )  # fmt: skip
         self._loop, self._has_own_loop = loop, loop is None
         self._guard = ForkGuard("a PullClient", self._abandon)
 

@@ -20,6 +20,7 @@ from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations
 from rt.log.notify.in_process_notify import Announcer, News
 from rt.log.write.appender import Appender
+from rt.net.authority.succession import Succession
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
 from rt.position import Position
@@ -115,6 +116,7 @@ class LocalCopy:
         failed: Callable[[], None],
         *,
         grown: Callable[[Position], object] | None = None,
+        ended: Callable[[str], Succession | None] = lambda _log: None,
     ) -> None:
         """Lock the directory, creating it if need be.
 
@@ -125,6 +127,7 @@ class LocalCopy:
             disk: the disk.
             failed: called when the copy has stopped because of an error.
             grown: called with the end of the copy whenever it has grown.
+            ended: returns the word by which a log has ended; None if it goes on.
 
         Raises:
             Misuse: another process pulls into it, or the copy was promoted.
@@ -137,7 +140,7 @@ class LocalCopy:
         self._sweep = sweep
         self._disk = disk
         self._failed = failed
-        self._grown = grown
+        self._grown, self._ended = grown, ended
         disk.make_directory(directory)
         self._lock_fd = take_lock(
             directory, f"{directory} is being pulled into already; stop that, or use another"
@@ -181,12 +184,23 @@ class LocalCopy:
             self._mend(self.log, self.log.damage)
         ours = self.log.appender.identity
         if ours.id != identity.id:
-            words = (
-                f"{self.directory} is a copy of the log {ours.id}, the node's is {identity.id}; "
-                "move the copy away to begin another"
-            )
-            raise Refused("other-log", words)
+            raise Refused("other-log", self._why_other(self.log.appender, identity.id))
         return self.log.claim(bell)
+
+    def _why_other(self, ours: Appender, theirs: str) -> str:
+        """Return why a node's log is not taken into this copy, and what to do."""
+        log, word = ours.identity.id, self._ended(ours.identity.id)
+        if word is None or word.new != theirs:
+            words = f"{self.directory} is a copy of the log {log}, the node's is {theirs}"
+            return f"{words}; move the copy away to begin another"
+        beyond = ""
+        if ours.next_number > word.number:
+            span = f"{word.number} to {ours.next_number - 1}"
+            beyond = f"; this copy's messages {span} are not part of that"
+        return (
+            f"{self.directory} is a copy of the log {log}, which ended at {word.cut}: {theirs} "
+            f"continues it{beyond}; rt standby rejoin keeps what is beyond, and goes on from there"
+        )
 
     def stop(self, wait_s: float) -> bool:
         """Stop syncing; return whether a sync under way ended within `wait_s`."""

@@ -13,6 +13,7 @@ from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, decode_entry, encode_entry
 from rt.inspect.divergence import Spans, count_messages, messages_after
 from rt.log.files.absent import no_log
+from rt.log.files.continued import CONTINUED_NAME, ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import SET_ASIDE, make_private_directory, sync_directory, write_whole
 from rt.log.files.listing import log_files
@@ -92,7 +93,7 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
             beyond = messages_after(log, cut) if end > cut else {}
             found = Rejoined(min(end, cut), beyond, aside if end > cut else "", cursors)
             if not is_dry:
-                _cut(log, cut, identity, succession.new, found)
+                _cut(log, cut, identity, found, _continued(succession, cut, found))
     if not is_dry:
         carry_cursors(root, stream, succession.old, succession.new, cut)
     return found
@@ -149,11 +150,21 @@ def _aside(path: str, old: str) -> str:
     return os.path.join(top, f"{SET_ASIDE}{name}.{old[:_ID_DIGITS]}")
 
 
-def _cut(log: LogDirectory, cut: Position, old: LogIdentity, new: str, found: Rejoined) -> None:
+def _continued(succession: Succession, cut: Position, found: Rejoined) -> ContinuedLog:
+    """Return what running readers of the copy are told."""
+    number = succession.number
+    return ContinuedLog(
+        succession.old, succession.new, cut, number, number + found.messages, found.aside
+    )
+
+
+def _cut(
+    log: LogDirectory, cut: Position, old: LogIdentity, found: Rejoined, known: ContinuedLog
+) -> None:
     """Put what both logs share in the place of a copy, which is moved aside."""
     path, top = log.path, os.path.dirname(log.path)
     draft, aside = path + _DRAFT, _aside(path, old.id)
-    identity = old._replace(id=new, created_ns=0)  # as a cluster's, whose nodes share it
+    identity = old._replace(id=known.new, created_ns=0)  # as a cluster's, whose nodes share it
     shutil.rmtree(draft, ignore_errors=True)
     make_private_directory(draft)
     for start in log_files(log.disk, path):
@@ -163,6 +174,7 @@ def _cut(log: LogDirectory, cut: Position, old: LogIdentity, new: str, found: Re
                     os.link(os.path.join(path, name), os.path.join(draft, name))
     if cut.offset and log.has_file(cut.file):
         _copy(log, draft, cut)
+    write_whole(log.disk, draft, CONTINUED_NAME, [known.encode()])
     write_whole(log.disk, draft, FILE_NAME, _lines(log, cut, identity))
     sync_directory(draft)
     if found.aside:

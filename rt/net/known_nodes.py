@@ -13,6 +13,7 @@ from rt.errors import RtError, spoken
 from rt.log.files.disk import make_private_directory, read_small, replace_small
 from rt.net.admin import Address, ask, ask_any, ask_named
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.succession import Succession
 from rt.net.authority.successions import Successions
 from rt.net.contexts import Contexts
 from rt.net.tls import client_context
@@ -66,6 +67,10 @@ class KnownNodes:
         self.addresses = self._used()
         self._lock = threading.Lock()
         self._has_complained = False
+
+    def ended(self, log: str) -> Succession | None:
+        """Return the word by which a log has ended; None if it goes on, as far as is known."""
+        return None if self.successions is None else self.successions.after(log)
 
     def configure(self, configured: Sequence[Address]) -> None:
         """Use the nodes of a configuration that was read again, if they have changed."""

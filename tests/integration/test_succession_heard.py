@@ -134,6 +134,31 @@ def test_a_reader_hands_it_on_too(sites, tmp_path):
     assert eventually(lambda: "continues at" in again.status().error, 60), again.status()
 
 
+def test_a_copy_past_the_cut_says_which_numbers_are_not_part_of_the_log_that_goes_on(
+    sites, tmp_path
+):
+    """And what to do: `rt standby rejoin` goes on from the cut, and keeps what is beyond."""
+    old, new, _ = sites
+    copy = old.pull("late")
+    assert eventually(lambda: copy.wait_caught_up(60), 60)
+    copy.stop()
+    known = known_nodes(tmp_path / "pull", new)
+    pull = new.pull("late", known=known)
+    told = "which ended at {0.cut}: {0.new} continues it; this copy's messages 100 to 149 are not"
+    assert eventually(lambda: known.successions.texts, 60)
+    word = said_in((tmp_path / f"pull{SUFFIX}").read_text())
+    assert eventually(lambda: told.format(word) in pull.status().error, 60), pull.status()
+    pull.stop()
+    root = os.path.join(new.clients, "late")
+    rejoined = run(
+        "standby", "rejoin", "--root", root, "--stream", STREAM, "--succession",
+        str(tmp_path / f"pull{SUFFIX}"), "--certs", os.path.join(new.root, "certs"),
+    )  # fmt: skip
+    assert rejoined.exit_code == 0, rejoined.output
+    again = new.pull("late", known=known)
+    assert eventually(lambda: again.wait_caught_up(60), 60), again.status()
+
+
 def test_a_forged_word_and_one_of_another_log_change_nothing(sites, tmp_path):
     """Any peer may bring a word; only the authority can make one."""
     old, new, publisher = sites

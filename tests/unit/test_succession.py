@@ -14,7 +14,8 @@ from rt.client.readers.cursor import LocalCursor, read_cursors
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.rejoin import LISTING_NAME, rejoin
 from rt.client.standby import STATE_NAME, carried_here
-from rt.errors import Misuse, Refused
+from rt.errors import Misuse, Refused, SupersededError
+from rt.events import Superseded
 from rt.inspect.verify import open_log, verify_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -135,6 +136,42 @@ def test_a_copy_is_cut_where_the_logs_part_and_nothing_is_deleted(copy, number):
         os.rename(copy / "new", copy / STREAM / "out")
     again = rejoin(str(copy), STREAM, word)  # as after a kill: it says the same, and does nothing
     assert (again.beyond, again.aside) == (found.beyond, found.aside)
+
+
+@pytest.mark.parametrize("on_gap", ["notify", "raise", "skip"])
+def test_a_running_reader_past_the_cut_is_told_which_numbers_are_not_in_the_next_log(copy, on_gap):
+    """It goes on from where the logs part, or stops: the numbers there are of other messages."""
+    at, proof = places(copy)[3]
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    events = []
+    with Subscriber(
+        str(copy), stream=STREAM, on_gap=on_gap, on_event=events.append, watch="poll"
+    ) as reader:
+        whole = [bytes(each.payload) for each in reader.messages(max=18)]
+        was = reader.position
+        found = rejoin(str(copy), STREAM, word)
+        with MergedLog(str(copy / STREAM / "out"), log_id=NEW, number=word.number) as log:
+            log.merge("ewr", [b"after"])
+        if on_gap == "raise":
+            with pytest.raises(SupersededError, match="messages 12 to 17 are not part"):
+                next(reader.messages(timeout_s=60))
+        assert [bytes(each.payload) for each in reader.messages(max=1, timeout_s=60)] == [b"after"]
+    expected = Superseded(was, at, 12, 18, found.aside)
+    assert [each for each in events if isinstance(each, Superseded)] == (
+        [expected] if on_gap == "notify" else []
+    )
+    assert len(whole) == 18
+
+
+def test_a_running_reader_before_the_cut_goes_on_and_hears_of_nothing(copy):
+    """What it has read is the same in both logs."""
+    at, proof = places(copy)[3]
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    with Subscriber(str(copy), stream=STREAM, watch="poll") as reader:
+        first = [bytes(each.payload) for each in reader.messages(max=6)]
+        rejoin(str(copy), STREAM, word)
+        rest = [bytes(each.payload) for each in reader.messages(timeout_s=0.2)]
+    assert first + rest[:6] == [payload for _, payload in read(copy)]
 
 
 def test_a_copy_that_differs_or_is_of_another_log_is_left_alone(copy):

@@ -6,7 +6,15 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Final, Literal
 
-from rt.errors import CorruptLog, FrameError, GapError, Misuse, PoisonError, ReplacedLog
+from rt.errors import (
+    CorruptLog,
+    FrameError,
+    GapError,
+    Misuse,
+    PoisonError,
+    ReplacedLog,
+    SupersededError,
+)
 from rt.events import (
     BeyondEnd,
     CaughtUp,
@@ -17,11 +25,13 @@ from rt.events import (
     NoMatch,
     Poisoned,
     SessionEvent,
+    Superseded,
 )
 from rt.format.message import Batch
 from rt.format.where import Where
 from rt.log.files.absent import AbsentLog
 from rt.log.files.archived import NOT_COPIED
+from rt.log.files.continued import read_continued
 from rt.log.files.directory import LogDirectory
 from rt.log.read.gaps import gap_before
 from rt.log.read.reader import Found, Reader
@@ -196,6 +206,7 @@ class Follower:
 
         Raises:
             GapError: Part of the log is gone, and `on_gap` is `raise`.
+            SupersededError: The log has ended before this place, and `on_gap` is `raise`.
             CorruptLog: The log is damaged here. If it was restored from a backup, a `ReplacedLog`.
             Misuse: There is no log, or it ends before the start, and `follow` is false.
         """
@@ -204,12 +215,11 @@ class Follower:
         if self._reader is None:
             self._begin = resolve(self.log, self._start, self._wanted)
             self._reader = Reader(self.log, self._begin)
-        reader = self._reader
-        while (found := self._poll(reader)) is not None:
+        while (found := self._poll(self._reader)) is not None:
             if isinstance(found, Batch):
                 self._has_met = True
                 if not self._sessions.wants(found.session):
-                    reader.skip_range()
+                    self._reader.skip_range()
                 elif not self._passes_over(found):
                     self._end_said = None
                     self._matching.has_given = True
@@ -217,9 +227,11 @@ class Follower:
             elif isinstance(found, Gap):
                 self._has_met = True
                 self._meet_gap(found)
+            elif isinstance(found, Superseded):
+                self._meet_end_of_log(found)
             elif self._is_of_interest(found):
                 self._on_event(found)
-        self._at_end(reader)
+        self._at_end(self._reader)
         return None
 
     def _at_end(self, reader: Reader) -> None:
@@ -237,12 +249,42 @@ class Follower:
         """Whether to report an event that concerns one session; new runs are always reported."""
         return isinstance(found, NewRun) or self._sessions.wants(found.session)
 
-    def _poll(self, reader: Reader) -> Found | None:
+    def _poll(self, reader: Reader) -> Found | Superseded | None:
         try:
-            return reader.poll()
+            found = reader.poll()
         except ReplacedLog as error:
             self.damage = error
             raise
+        except CorruptLog:
+            if (successor := self._successor(reader)) is None:
+                raise
+            return successor
+        if found is None and self.log.merged and not self.log.is_in_place():
+            return self._successor(reader)
+        return found
+
+    def _successor(self, reader: Reader) -> Superseded | None:
+        """Go on in the copy that was cut and has taken this one's place, if there is one."""
+        before, known = self.log.manifest.identity, read_continued(self.log.path)
+        if known is None or before is None or known.old != before.id:
+            return None
+        fresh = LogDirectory(self.log.path, self.log.disk, self.log.damaged)
+        fresh.refresh()
+        if fresh.manifest.identity is None or fresh.manifest.identity.id != known.new:
+            fresh.close()
+            return None
+        position = reader.position
+        reader.close()
+        self.log, self._reader = fresh, Reader(fresh, min(position, known.cut))
+        self._end_said = None
+        return Superseded(position, known.cut, known.number, known.next, known.aside)
+
+    def _meet_end_of_log(self, event: Superseded) -> None:
+        if event.position <= event.cut or self._on_gap == "skip":
+            return  # nothing that was read is missing in the log that goes on
+        if self._on_gap == "raise":
+            raise SupersededError(event)
+        self._on_event(event)
 
     def expect(self, end: Position | None) -> None:
         """Give the next search the end of the last file, as announced by its writer."""
