@@ -91,15 +91,13 @@ class Subscriber:
             share: `2/4` for the second of four equal shares of all keys, so that four readers can
                 divide the work: all messages of a key, in order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
-                `GapError`, `notify` through `on_event` and continue, or `skip` silently. The same
-                where another log continues this one from before the place that was read: `raise` a
-                `SupersededError`, or `notify` of `Superseded`, and continue where they part.
+                `GapError`, `notify` through `on_event` and continue, or `skip` silently. Likewise
+                where another log continues this one from an earlier place: `SupersededError`.
             on_poison: what to do with a frame that is intact but cannot be decoded, because its
                 publisher is faulty or hostile: `raise` a `PoisonError`, `notify` through `on_event`
                 and continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
-                `Poisoned`, `SessionEvent`, `Dropped`, `Superseded`, and `NoMatch`, which is logged
-                as well.
+                `Poisoned`, `SessionEvent`, `Dropped`, `Superseded`, and `NoMatch`, also logged.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
                 from there, each verified before any of its messages is returned.
