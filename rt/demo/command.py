@@ -20,6 +20,7 @@ from rt.cli.process.children import Child, Children
 from rt.demo.cursor import kill_reader
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
 from rt.demo.report import DemoReport, show_counts, show_report
+from rt.demo.sites import print_sites, show_sites
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
@@ -49,8 +50,14 @@ _POLL_S: Final = 0.05
     "--spark/--no-spark", "by_spark", default=None,
     help="Count with Spark as well.  [default: if it is installed]",
 )  # fmt: skip
+@click.option(
+    "--sites", is_flag=True,
+    help="Show two sites instead: one is lost, the other goes on, and the first takes over again.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_json: bool) -> None:
+def demo(
+    keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, sites: bool, as_json: bool
+) -> None:
     """Run a whole stream on real data: every flight out of New York in 2013.
 
     Three publishers (EWR, JFK, LGA) write to logs of their own. A pusher ships these over mutual
@@ -59,13 +66,22 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
     order. A reader with a cursor is killed, and another continues where it stopped. Finally Spark,
     if it is installed, counts the flights from the same files.
 
+    With --sites, a standby at a second site follows the first. The first is killed with messages
+    that only it had. The second continues its log, and publishers send again what it lacks. Then
+    the first site's files follow the new log, and it is promoted in its turn.
+
     \b
     rt demo
+    rt demo --sites
     rt demo --keep /tmp/flights && rt log-history /tmp/flights/copy/flights/out
     """  # noqa: D301 - click reads the backspace character
     path = flights_path()
     with _directory(keep) as root:
         flights = read_flights(path)
+        if sites:
+            shown = show_sites(root, flights, rate)
+            click.echo(json.dumps(asdict(shown), indent=1)) if as_json else print_sites(shown)
+            return
         report = _stream(root, flights, rate, nodes)
         cursor = kill_reader(os.path.join(root, "copy"), STREAM)
         directory = os.path.join(root, "copy", STREAM, "out")

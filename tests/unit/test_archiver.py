@@ -405,6 +405,28 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_there_is_nothi
     assert len(looks) >= 7
 
 
+@pytest.mark.parametrize("wanted", [{"messages": 5}, {"time": 60}])
+def test_a_limit_by_messages_waits_until_every_node_can_read_it(wanted):
+    """A node of an earlier version would archive nothing by a policy that it does not know."""
+    level = json.dumps({"level": 11, "by": "x", "at_ns": 1})
+    engine, orders = SimpleNamespace(term=1, leader="n1"), []
+    view = {"notes": {"level": level}, "executed": 9, "engine": engine, "number": 0}
+    member = SimpleNamespace(reads=Confirmed(), proposals=SimpleNamespace(founding=None))
+    archiver = SimpleNamespace(disks=list, leases=[])
+    sequencing = Sequencing(orders.append, **view)
+
+    def wait(need):
+        if not need.is_over():
+            raise Refused(need.code, "ordered and not executed here")
+
+    admin = NodeAdmin(None, sequencing, member, archiver, wait=wait)
+    with pytest.raises(Refused) as refused:
+        admin.verbs["set-policy"].do({"policy": wanted}, None)
+    needs_level = "messages" in wanted
+    assert (refused.value.code == "level") is needs_level, refused.value
+    assert bool(orders) is not needs_level
+
+
 @pytest.mark.parametrize(
     ("do", "request_"),
     [
