@@ -11,32 +11,44 @@ from rt.position import Position
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 
 pytest.importorskip("pyiceberg")
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.transforms import IdentityTransform
-
 from rt.cli.program import rt
 from rt.tables.dataset import SCHEMA
 from rt.tables.export import ExportSettings, to_iceberg
-from rt.tables.iceberg import local_catalog
 
 ALL = ExportSettings(include_active=True)
 TABLE = "flights.messages"
 
 
-class Watched(SqlCatalog):
-    """A catalog that calls `before` before each commit."""
+# Its packages take longer to import than all other files of tests: no worker that runs none of
+# these tests imports them.
 
-    before = None
 
-    def commit_table(self, *given, **named):
-        """Commit to a table."""
-        if self.before:
-            self.before()
-        return super().commit_table(*given, **named)
+def local(directory):
+    """Return a catalog in a directory."""
+    from rt.tables.iceberg import local_catalog
+
+    return local_catalog(directory)
+
+
+def identity():
+    """Return what partitions a table by a column."""
+    from pyiceberg.transforms import IdentityTransform
+
+    return IdentityTransform()
 
 
 def watched(tmp_path):
-    """The catalog of the fixture `catalog`, once more."""
+    """The catalog of the fixture `catalog`, once more; it calls `before` before each commit."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    class Watched(SqlCatalog):
+        before = None
+
+        def commit_table(self, *given, **named):
+            if self.before:
+                self.before()
+            return super().commit_table(*given, **named)
+
     house = tmp_path / "warehouse"
     return Watched("rt", uri=f"sqlite:///{house}/catalog.db", warehouse=f"file://{house}")
 
@@ -44,7 +56,7 @@ def watched(tmp_path):
 @pytest.fixture
 def catalog(tmp_path):
     """A catalog in a directory."""
-    return local_catalog(str(tmp_path / "warehouse"))
+    return local(str(tmp_path / "warehouse"))
 
 
 def numbers(catalog):
@@ -111,7 +123,7 @@ def test_small_commits_and_partitions_lose_nothing(tmp_path, catalog):
         catalog.create_namespace("flights")
         table = catalog.create_table(TABLE, SCHEMA)
         with table.update_spec() as update:
-            update.add_field("session", IdentityTransform(), "session")
+            update.add_field("session", identity(), "session")
         done = to_iceberg(merging.directory, TABLE, catalog, small)
     assert done.messages == len(rows)
     assert len(catalog.load_table(TABLE).history()) > 1
@@ -140,7 +152,7 @@ def test_rows_without_a_value_have_a_partition_too(tmp_path, catalog):
         catalog.create_namespace("flights")
         table = catalog.create_table(TABLE, SCHEMA)
         with table.update_spec() as update:
-            update.add_field("key", IdentityTransform(), "key")
+            update.add_field("key", identity(), "key")
         to_iceberg(merging.directory, TABLE, catalog, ALL)
     assert numbers(catalog) == [row.number for row in rows]
 
@@ -180,4 +192,4 @@ def test_the_command_says_what_it_added(tmp_path):
     assert refused.exit_code == 2
     assert "--warehouse DIR" in refused.stderr
     with pytest.raises(Misuse, match="namespace"):
-        to_iceberg(log, "messages", local_catalog(warehouse))
+        to_iceberg(log, "messages", local(warehouse))
