@@ -83,13 +83,12 @@ class Subscriber:
             start: `"earliest"`, `"latest"`, a `Position`, an aware `datetime`, `AtTime`, `Last(n)`,
                 of one session `AtSequence(n)`, or any of these as text: `last:3`, `sequence:41`.
             follow: whether to wait for more at the end of the log, or to end there.
-            sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions; frames of others are
-                not decoded.
+            sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions.
             key_prefix: return only messages whose key begins with this.
-            where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`, on session,
-                key and fields of a JSON payload; see `rt.format.where.Where`.
-            share: `2/4` for the second of four equal shares of all keys, so that four readers can
-                divide the work: all messages of a key, in order, are in one share.
+            where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`; see
+                `rt.format.where.Where`.
+            share: `2/4` for the second of four equal shares of all keys; all messages of a key, in
+                order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently. Likewise
                 where another log continues this one from an earlier place: `SupersededError`.
@@ -99,8 +98,8 @@ class Subscriber:
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
                 `Poisoned`, `SessionEvent`, `Dropped`, `Superseded`, and `NoMatch`, also logged.
             watch: `auto`, `inotify` or `poll`.
-            copies: directory or URL that the log was offloaded to. Archived files are read back
-                from there, each verified before any of its messages is returned.
+            copies: directory or URL that the log was offloaded to; archived files are read back
+                from there and verified.
 
         Raises:
             Misuse: an argument is not valid, or nothing installed can read `copies`.

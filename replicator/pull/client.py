@@ -122,45 +122,39 @@ class PullClient:
             contexts: contexts made by `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is called about once a second to give up what is not to be kept.
-            start: where a new copy begins: at the file that holds this place. One that holds
-                anything goes on where it ends.
-            grown: is called with the end of the copy whenever it has moved, for one that is served.
+            start: where a new copy begins: at the file that holds this place.
+            grown: is called with the end of the copy whenever it has moved.
             disk: where; the real one if not given.
-            asks: asks nodes where the stream ends; with `contexts` if not given.
+            asks: asks nodes where the stream ends; made here if not given.
             loop: serves the connection; one of its own if not given.
             watch: decides when the node lags, of nodes as `host:port`.
-            known: follows the members; without it, `nodes` stay as they are.
+            known: follows the members; without it, `nodes` stay.
             is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
-            near: mirrors to copy from instead while one of them answers and does not lag, the
-                first before the others.
+            near: mirrors to copy from while one answers and does not lag, in this order.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
         """
-        if not nodes:
-            raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
+        _demand_some(nodes)
         self._stream = stream
         self._start_at = "" if start == "earliest" else start_text(start)
-        self._has_all = self._is_ahead = False
-        self._is_accepted = False  # the node that answered last has gone on from the copy's end
+        # accepted: the node that answered last has gone on from the copy's end
+        self._has_all = self._is_ahead = self._is_accepted = False
         self._nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
         self._follower = (
             None if known is None else NodesFollower(known, contexts, self._follow, SERVING)
         )
-        self._asks = asks or EndAsks(contexts, None if known is None else known.successions)
+        self._successions = words = None if known is None else known.successions
+        self._asks = asks or EndAsks(contexts, words)
         self._complete: tuple[Position | None, int] = (None, 0)
-        self._leaving = ""
-        self._is_wanted = is_wanted
+        self._is_wanted, self._leaving = is_wanted, ""
         self._near = list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
         self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
-        self._successions = None if known is None else known.successions
-        destination = Destination(
-            self._sources, contexts, PULL, stream, successions=self._successions
-        )
+        destination = Destination(self._sources, contexts, PULL, stream, successions=words)
         self._dialer = Dialer(destination, self)
         self._side: SinkConnection | None = None
         self._refused: list[Refused] = []  # by the node, on this connection
@@ -457,3 +451,8 @@ class PullClient:
         if why:
             self._leaving = why
             self._dialer.set()
+
+
+def _demand_some(nodes: Sequence[Address]) -> None:
+    if not nodes:
+        raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")

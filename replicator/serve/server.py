@@ -457,8 +457,13 @@ class Server:
         host = served.host
         feed = partial(host.feed, relays=peer.is_node)
         pulling = PullConnection(
-            link, connection.wake, feed, host.damaged, client.sent,
-            is_here=lambda: self._loop.is_own_thread, heard=served.hears,
+            link,
+            connection.wake,
+            feed,
+            host.damaged,
+            client.sent,
+            is_here=lambda: self._loop.is_own_thread,
+            heard=served.hears,
         )
         client.ends = lambda: (pulling.position, pulling.acked)
         return pulling

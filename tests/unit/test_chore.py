@@ -92,7 +92,9 @@ def test_an_error_ends_a_chore_and_is_reported_by_the_loop(loop):
 
 def test_a_chore_is_stopped_after_its_loop(loop):
     """The loop may have ended with an error, and the rest must be stopped nevertheless."""
-    chore = Chore(loop, lambda: None)
+    did = []
+    chore = Chore(loop, lambda: did.append("work"))
     chore.ask()
     loop.stop()
     chore.stop()
+    assert len(did) <= 1

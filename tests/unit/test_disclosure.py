@@ -49,9 +49,16 @@ def test_a_port_that_asks_for_certificates_shows_all():
 
 def test_a_status_names_the_addresses_of_clients_to_operators_only():
     """A subscriber learned where every other one is."""
-    fields = {"clients": SHOWN["clients"], "addresses": {"n1": "10.0.0.1:7401"}, "old": "/a/b/c"}
+    left = [each | {"left_ns": 5} for each in SHOWN["clients"]]
+    fields = {
+        "clients": SHOWN["clients"],
+        "left": left,
+        "addresses": {"n1": "10.0.0.1:7401"},
+        "old": "/a/b/c",
+    }
     shown = json.loads(for_clients(json.dumps(fields).encode()))
     assert shown["clients"] == [{"peer": "spark", "address": "", "position": "0.1.0"}]
+    assert shown["left"] == [shown["clients"][0] | {"left_ns": 5}]
     assert (shown["addresses"], shown["old"]) == (fields["addresses"], "c")
 
 

@@ -100,8 +100,7 @@ class NodePipeline:
             CorruptLog: the merged log is damaged.
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
-        self._is_founded_alone = settings.is_alone
-        self._journal = opened.journal
+        self._is_founded_alone, self._journal = settings.is_alone, opened.journal
         self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
         self._ending, self._loop = ending, loop
         self.feeds = self._make_feeds(directory.merged)
@@ -123,8 +122,9 @@ class NodePipeline:
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
             self.sweeper.saved(opened.state.snapshot.data)
-        may_lease = may_lease_on(settings)
-        self.retention = Retention(settings, self.member, self.sweeper, may_lease=may_lease)
+        self.retention = Retention(
+            settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
+        )
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention,
             flush=self.inboxes.flush, pool=self.inboxes.syncer.pool, pause_s=storage.snapshot_s,
@@ -137,9 +137,8 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._duty_turns = DutyTurns(
-            loop, self.sequencer, ending.guarded, ending.fail, pool=self.inboxes.syncer.pool
-        )
+        pool = self.inboxes.syncer.pool
+        self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail, pool=pool)
 
     def _make_feeds(self, merged: str) -> LogFeeds:
         return LogFeeds(
@@ -157,11 +156,8 @@ class NodePipeline:
             _log.error("%s", sentence)
         restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
-        self.inboxes.syncer.start(
-            Started(
-                self._loop, carried(self._ending.guarded), self._ending.fail, self.sequencer.ring
-            )
-        )
+        work, fail = carried(self._ending.guarded), self._ending.fail
+        self.inboxes.syncer.start(Started(self._loop, work, fail, self.sequencer.ring))
         self._duty_turns.join()
         self.sweeper.start(self._loop, self._ending.fail)
         return damaged
