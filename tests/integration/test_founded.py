@@ -103,6 +103,30 @@ class FailingDisk(OsDisk):
         super().replace(source, target)
 
 
+def test_a_node_alone_restarts_while_it_is_sent_again_what_its_log_began_with(tmp_path):
+    """Merging proves what a copy held here, and not what the copies of the lost cluster held."""
+    clients = tmp_path / "clients"
+    with ArchiveCluster(tmp_path / "old", clients=clients) as old:
+        push, pull, publisher = old.push(), old.pull(), old.publisher("jfk")
+        publisher.publish_many([b"%d".ljust(1000, b".") % each for each in range(50)])
+        publisher.flush("merged", timeout_s=60)
+        shutil.copytree(clients / "pub", tmp_path / "early" / "pub")
+        publisher.publish_many([b"%d".ljust(1000, b".") % each for each in range(50, 100)])
+        publisher.flush("merged", timeout_s=60)
+        assert eventually(lambda: pull.status().position >= old.nodes["n1"].merged_end, 60)
+        push.stop()
+    lines = founding_lines(str(clients / "sub" / STREAM / "out"), STREAM, [])
+    with ArchiveCluster(tmp_path / "new", clients=tmp_path / "early", founded=lines) as new:
+        push, part = new.push(), os.path.join(new.root, "n1", STREAM, "in", "jfk", "log.0.0")
+        assert eventually(lambda: os.path.exists(part) and os.path.getsize(part) > 50_000, 60)
+        push.stop()
+        new.stop("n1")
+        assert new.start("n1") == []
+        rest = new.push()
+        shutil.copytree(clients / "pub", tmp_path / "early" / "pub", dirs_exist_ok=True)
+        assert eventually(lambda: rest.drained(merged=True), 60), rest.status()
+
+
 def test_a_founding_that_is_interrupted_anywhere_is_completed_by_the_next(lost, tmp_path):
     """The second run was refused, with advice that makes a learner of a founding member."""
     _, copy = lost

@@ -246,6 +246,11 @@ class MergeCluster(Cluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
 
+    @property
+    def merges_own_copies(self) -> bool:
+        """As `NodeSettings.merges_own_copies`."""
+        return len(self.names) == 1
+
     def greet(self, node: MergeNode, session: str) -> None:
         """Have a node and a publisher that connects say what they know; may refuse."""
 

@@ -276,8 +276,8 @@ class MergeNode(SimNode):
 
     def proven(self, session: str) -> Position:
         """Return how far merging proves that this node holds a session."""
-        is_alone = len(self.world.names) == 1
-        return self.member.executor.ledger.merged_to(session) if is_alone else START
+        is_proof = self.world.merges_own_copies
+        return self.member.executor.ledger.merged_to(session) if is_proof else START
 
     def make_member(self, opened: Opened, ledger: Ledger) -> Member:
         logs = SessionLogs(self.disk, "in", self.inboxes.appender_of)

@@ -193,6 +193,11 @@ class Site(MergeCluster):
         roster = Roster.founding(dict.fromkeys(self.names, "")).at(0)
         return Snapshot(state.ledger.index, state.term, roster, state.ledger.encode())
 
+    @property
+    def merges_own_copies(self) -> bool:
+        """Not at the new site, which begins with a log."""
+        return len(self.names) == 1 and self.founding_state is None
+
     def greet(self, node: MergeNode, session: str) -> None:
         """Have both say which log continues another; `Refused` if the node's own has ended."""
         assert isinstance(node, SiteNode)

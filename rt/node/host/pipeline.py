@@ -100,7 +100,7 @@ class NodePipeline:
             CorruptLog: the merged log is damaged.
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
-        self._is_founded_alone, self._journal = settings.is_alone, opened.journal
+        self._merges_own_copies, self._journal = settings.merges_own_copies, opened.journal
         self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
         self._ending, self._loop = ending, loop
         self.feeds = self._make_feeds(directory.merged)
@@ -150,7 +150,7 @@ class NodePipeline:
         """Open the copies and begin to sync and sequence; return a sentence per damaged copy."""
         ledger = self.member.executor.ledger
         damaged = self.inboxes.open_all(
-            ledger.merged_to if self._is_founded_alone else lambda _session: START, ledger.index
+            ledger.merged_to if self._merges_own_copies else lambda _session: START, ledger.index
         )
         for sentence in damaged:
             _log.error("%s", sentence)
@@ -215,8 +215,8 @@ class NodePipeline:
         self._journal.close()
 
     def _merged_to(self, session: str) -> Position:
-        """Return a session's merged end, which on a node alone is durable; otherwise `START`."""
-        if not self._is_founded_alone:
+        """Return a session's merged end where that proves its copy durable; otherwise `START`."""
+        if not self._merges_own_copies:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
 

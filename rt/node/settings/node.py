@@ -136,6 +136,14 @@ class NodeSettings:
         """Whether this node is the whole cluster."""
         return len(self.member_names) == 1
 
+    @property
+    def merges_own_copies(self) -> bool:
+        """Whether its copies held all that is merged: it is alone, and began with no other's log.
+
+        What it was founded from was merged from copies of another cluster.
+        """
+        return self.is_alone and not self.storage.founded_from
+
 
 def parse_address(text: str, setting: str = "") -> tuple[str, int]:
     """Parse `host:port`; anything else is a `Misuse` that names the setting.
