@@ -160,6 +160,8 @@ class Subscriber:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
                 gap is reported once; iterating again continues after it. Without `follow`, also if
                 everything was archived that the log ever had.
+            SupersededError: another log continues this one from before this place, and `on_gap` is
+                `raise`. Iterating again continues there.
             CorruptLog: the log is damaged at `position`; raised again by every later call. As a
                 `PoisonError`, a frame there is whole but cannot be decoded; as a `ReplacedLog`, a
                 session's own log was put back from a backup.
