@@ -267,7 +267,7 @@ def test_an_update_is_undone_until_it_is_finalized_and_not_after_that(release_0_
         cluster.publish()
         cluster.stop("n3")
         cluster.start("n3", release_0_1)
-        refused = "it reads up to level 10 of the cluster's formats, and the cluster has level 11"
+        refused = "it reads up to level 10 of the cluster's formats, and the cluster has level 12"
         assert eventually(lambda: refused in cluster.log("n3"), PATIENCE_S)
         for name in ("n1", "n2"):
             assert eventually(lambda name=name: refused in cluster.log(name), PATIENCE_S)

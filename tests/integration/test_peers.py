@@ -388,9 +388,10 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
         assert version_of(sock.selected_alpn_protocol()) == PEER_VERSIONS[0]
         sock.close()
         with pytest.raises(
-            PeerError, match="it does not speak 11 or 10 or 9 or 8 or 7 of the nodes' protocol"
+            PeerError,
+            match="it does not speak 12 or 11 or 10 or 9 or 8 or 7 of the nodes' protocol",
         ):
-            dial(settings.cluster_id, (13, 12))
+            dial(settings.cluster_id, (PEER_VERSIONS[0] + 2, PEER_VERSIONS[0] + 1))
     finally:
         node.stop()
 
