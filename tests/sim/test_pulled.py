@@ -9,7 +9,7 @@ from .worlds import hunt, replay_command, seeds_of, violated
 QUICK_WORLDS = 2  # `make faults` has thousands
 
 
-# The one before these is among the hundred of test_simulation.py.
+# The one before these is among those of test_simulation.py.
 @pytest.mark.parametrize("seed", seeds_of("pulled", QUICK_SEEDS, QUICK_WORLDS))
 def test_worlds_with_readers_and_mirrors_break_no_promise(seed: int) -> None:
     """Nodes lag, are cut off, run out of room and die; a reader that stops has what was merged."""

@@ -26,7 +26,7 @@ from .worlds import (
     world,
 )
 
-QUICK_SEEDS = 100
+QUICK_SEEDS = 64  # the remainder decides the kind: each kind once, and the most usual ones often
 SHARES = 10  # of a long list of worlds, for workers side by side
 FAULT_SEEDS = 2_000
 OUTSIDERS = [0, 6, 9, 54]
@@ -56,7 +56,7 @@ def demand_no_violation(seeds: list[int]) -> None:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_a_hundred_worlds_break_no_promise(share: int) -> None:
+def test_worlds_of_every_kind_break_no_promise(share: int) -> None:
     """A quick part of the long run, on every save."""
     demand_no_violation(list(range(share, QUICK_SEEDS, SHARES)))
 
