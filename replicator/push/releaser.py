@@ -21,15 +21,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Releaser:
-    """Archives what may go, of every session that has no live publisher, at each look.
+    """Archives released files of the sessions that have no live publisher.
 
     A live publisher archives its own files, as its `confirmed` file says.
 
-    Threads: one at a time looks.
+    Threads: one at a time calls `look_at`.
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:
-        """Look at nothing yet; `release` says when files of the book's sessions may go."""
+        """Prepare; `release` says when rolled files of the book's sessions may be archived."""
         self._book = book
         self._release = release
         self._disk = OsDisk()
@@ -37,7 +37,7 @@ class Releaser:
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
 
     def look_at(self, session: str, *, last: bool = False) -> None:
-        """Archive what may go of a session; `last` also where more may be merged soon."""
+        """Archive a session's released files; `last` even if more may be released soon."""
         if self._release is Release.NEVER:
             return
         if last:
@@ -48,7 +48,7 @@ class Releaser:
             _log.warning("session %s is not archived: %s", session, error)
 
     def forget(self, session: str) -> None:
-        """Forget a session that is shipped no more."""
+        """Forget a session that is no longer shipped."""
         self._done.pop(session, None)
         self._seen.pop(session, None)
 

@@ -35,14 +35,14 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopedConnection:
-    """What an event loop needs of a connection; exactly one of `fills` and `feeds` is given.
+    """What an event loop needs to serve a connection: either `fills` or `feeds`, never both.
 
     Attributes:
-        link: it sends without waiting for the peer.
+        link: sends without blocking.
         wake: set by any thread when the connection has something to do.
         fills: receives what a pusher sends.
         feeds: sends the merged log to a puller.
-        held: charges for traffic; to be called when `link.is_metered`.
+        held: charges for traffic; called if `link.is_metered`.
         is_ended: whether this side has ended it; any thread may ask.
         left: records that the client has left. Called once.
     """
@@ -56,7 +56,7 @@ class LoopedConnection:
     left: Callable[[], None]
 
     def close(self) -> None:
-        """Release the logs; what was appended right before the end is settled."""
+        """Release the logs, after syncing what was appended last."""
         if self.fills is not None:
             self.fills.close()
         if self.feeds is not None:
@@ -67,18 +67,18 @@ Over = Callable[[Exception | None], None]  # takes why a connection has ended; m
 
 
 class LoopedClient(ContextParty):
-    """Takes a client's turns: what it sends is taken, and it is sent what is new.
+    """Serves one client in the turns of a loop: receives what it sends, and sends it new bytes.
 
-    What waits for a disk is done in the pool: a message that opens a copy or ends a file, and the
-    reading of a log that a puller is far from the end of. Meanwhile the socket is not looked at.
+    Work that may wait for a disk is left to the pool: opening a copy, ending a file, and reading
+    old parts of a log for a puller. Until it is done, the socket is not watched.
 
     Threads: `begin` may be called by any thread, and makes the loop call the rest.
     """
 
     def __init__(self, loop: EventLoop, served: LoopedConnection, over: Over) -> None:
-        """Take over a connection; `begin` does the rest.
+        """Take over a connection; call `begin` to start.
 
-        A thread of its own calls `over` with why it has ended, if not because it was to.
+        When it has ended, a thread of its own calls `over` with the error, if there was one.
         """
         super().__init__()
         self._loop = loop
@@ -96,7 +96,7 @@ class LoopedClient(ContextParty):
         self._held_to_s = 0.0
 
     def begin(self) -> None:
-        """Have the loop serve it from now on; it ends at once if the loop has."""
+        """Have the loop serve it; if the loop has ended, so does the connection, at once."""
         if not self._loop.post(self.acting(self._begin)):
             self._close(None)
 
@@ -159,7 +159,7 @@ class LoopedClient(ContextParty):
         self._rest(self._pause_s, is_reading=True)
 
     def _rest(self, pause_s: float, *, is_reading: bool) -> None:
-        """Wait until something arrives, there is room to send, or the time is over."""
+        """Wait until data arrives, the socket has room to send, or the time is up."""
         link = self._link
         if link.is_metered:
             self._hold_back(self._served.held())
@@ -228,7 +228,7 @@ class LoopedClient(ContextParty):
                 self._loop.mark(self)  # not here, where an error would end the loop
 
     def _watch(self, events: int) -> None:
-        """Watch the socket for these events, or not at all, not even for its end."""
+        """Watch the socket for these events; with none, do not even notice that it is closed."""
         if events == self._watched:
             return
         self._watched = events
@@ -257,7 +257,7 @@ class LoopedClient(ContextParty):
         self._loop.ask(end, back)
 
     def _close(self, error: Exception | None) -> None:
-        """Say why to the peer, and wait until it has read that."""
+        """Send the reason to the peer, and wait until it has read that."""
         self._has_closed = True
         try:
             self._served.close()
@@ -275,10 +275,10 @@ class _Woken:
         self._client = client
 
     def ready(self) -> None:
-        """Let the connection look."""
+        """Have the connection take a turn."""
         self._wake.clear()
         self._client.ready()
 
     def failed(self, error: Exception) -> bool:
-        """As the connection's own."""
+        """Handle the error as one of the connection."""
         return self._client.failed(error)

@@ -48,12 +48,12 @@ class FrameBounds(NamedTuple):
     """How much stays in memory, in bytes.
 
     Attributes:
-        log: of a log. A lone message leaves within milliseconds; a session with a backlog is read
-            from its file.
+        log: of one log. A lone message is dropped within milliseconds; a session with a backlog is
+            read from its file.
         append: of one append: what an instruction may carry, 16 KiB, and the range frame before it.
-        all: of all sessions and streams of a process: of 256 sessions as much as one may have.
+        all: of all sessions and streams of a process: as much as 256 sessions may have.
         step: memory is accounted for in steps, as a message takes some 10 us.
-        heading: what a parsed header takes beside its bytes; of small frames, most of the memory.
+        heading: memory of a parsed header in addition to its bytes; most of that of small frames.
     """
 
     log: int = 64 * KIB
@@ -90,7 +90,7 @@ class FrameMemory:
         self._give_back = give_back
 
     def has_room(self) -> bool:
-        """Whether a step more may be held than is taken; the caller holds the lock."""
+        """Whether one more step of memory is free; the caller holds the lock."""
         if self.taken + self.bounds.step > self.bounds.all:
             return False
         try:
@@ -180,9 +180,9 @@ class RecentFrames:
         return Appended(first, place, headings, b"".join([each.data for each in found]))
 
     def use(self, frames: Appended) -> bool:
-        """Record that frames are used without being read: the file is to be compared with them.
+        """Record that frames in memory were used: the next sync compares the file with them.
 
-        False if they have left meanwhile: the sync that dropped them may have compared already.
+        False if they were dropped meanwhile: that sync may be over.
         """
         begin, end, _, data = frames
         with self._memory.lock:
@@ -196,18 +196,18 @@ class RecentFrames:
         return True
 
     def take_used(self) -> tuple[UsedSpan, ...]:
-        """Take what was used, to compare it; what is used from now on begins another span."""
+        """Take the span of used bytes to compare; later uses start another span."""
         with self._memory.lock:
             spans, self.used = self.used, ()
         return spans
 
     def not_compared(self, spans: Sequence[UsedSpan]) -> None:
-        """Put back what was taken, and differs or could not be compared."""
+        """Put back a span that differs or could not be compared."""
         with self._memory.lock:
             self.used = (*spans, *self.used)
 
     def release(self, end: Position) -> None:
-        """Drop the frames up to `end`, and those that arrive for places before it."""
+        """Drop the frames up to `end`, and any that are still to come for places before it."""
         with self._memory.lock:
             self._left_to = max(self._left_to, end)
             count = 0
@@ -224,7 +224,7 @@ class RecentFrames:
             self._leave(len(self._parts))
 
     def _leave(self, count: int) -> None:
-        """Drop what was appended first; the caller holds the lock."""
+        """Drop the oldest frames; the caller holds the lock."""
         left, self._parts = self._parts[:count], self._parts[count:]
         if left:
             memory = self._memory
