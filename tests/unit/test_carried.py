@@ -406,6 +406,29 @@ def test_a_copy_that_instructions_carry_is_synced_all_the_same(clock):
     assert written.durable == 500
 
 
+def test_what_comes_before_a_batch_was_told_of_is_synced_beside_that():
+    """The next batch never began, and neither publishers nor the node's end were answered."""
+    flood, is_synced, seen = copy_of("lga", 1 << 20), threading.Event(), list[bool]()
+    first = copy_of("jfk", 500)
+    first.appender.sync = lambda: Durable(Position(500))
+
+    def sync():
+        is_synced.set()
+        return Durable(Position(1 << 20))
+
+    flood.appender.sync = sync
+    syncer = syncer_of(first)
+
+    def tell():
+        if not is_synced.is_set():
+            syncer.mark(flood)
+            seen.append(is_synced.wait(10))
+
+    with syncing(syncer, tell):
+        assert is_synced.wait(10)
+    assert seen == [True]
+
+
 def test_while_a_disk_is_slow_no_connection_waits_for_it(clock):
     """An event loop serves it: each lone message kept the other streams and nodes waiting."""
     took_s, written = [0.005, 0.4], copy_of("jfk", 500)

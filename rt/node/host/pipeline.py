@@ -7,7 +7,6 @@ from typing import Final
 
 from replicator.host import Bell
 from replicator.serve.feeds import LogFeeds
-from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
 from rt.log.write.recent_frames import FrameMemory
@@ -156,7 +155,7 @@ class NodePipeline:
             _log.error("%s", sentence)
         restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
-        work, fail = carried(self._ending.guarded), self._ending.fail
+        work, fail = self._ending.guarded, self._ending.fail
         self.inboxes.syncer.start(Started(self._loop, work, fail, self.sequencer.ring))
         self._duty_turns.join()
         self.sweeper.start(self._loop, self._ending.fail)

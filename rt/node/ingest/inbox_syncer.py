@@ -4,7 +4,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -109,10 +110,11 @@ class InboxSyncer:
         # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
         self.pool = ThreadPoolExecutor(_SYNC_THREADS + 3, "disk")
         self._started: Started | None = None
+        self._about = copy_context()
 
     def start(self, started: Started) -> None:
         """Have the loop look when what is scheduled has to be synced."""
-        self._started = started
+        self._started, self._about = started, copy_context()  # its log lines name the stream
         self._rouse()
 
     @property
@@ -146,7 +148,10 @@ class InboxSyncer:
             return
         batch, pause_s = self.due()
         if batch:
-            self.pool.submit(started.work, partial(self._sync_and_tell, batch, started.synced))
+            sync = partial(self._sync_and_tell, batch, started.synced)
+            # a context of its own: the last batch may not have been told of yet
+            under_way = self.pool.submit(self._about.copy().run, started.work, sync)
+            under_way.add_done_callback(self._demand_done)
         elif pause_s is not None:
             started.loop.deadlines.set(self, started.loop.clock() + pause_s)
 
@@ -155,6 +160,13 @@ class InboxSyncer:
         if self._started is not None:
             self._started.fail(error)
         return True
+
+    def _demand_done(self, batch: Future[None]) -> None:
+        if isinstance(error := batch.exception(), Exception):
+            with self._changed:
+                self._has_failed = True  # nothing is synced any more, and nothing waited for
+                self._changed.notify_all()
+            self.failed(error)
 
     def due(self) -> tuple[list[NodeInbox], float | None]:
         """Take what is to be synced now.
