@@ -47,7 +47,7 @@ _SCRAPE_S: Final = 1.0  # Prometheus asks every 15 s by default
 _LOOKS: Final = 200
 _SCRAPES: Final = 50
 _SETTLE_S: Final = 3.0  # after the start, until the page is open
-_LOOKING: Final = ("http", "look out", "others", "AnyIO worker")  # the threads for those who look
+_LOOKING: Final = ("http", "pool", "others", "AnyIO worker")  # threads for those who look
 _FORGOTTEN_S: Final = 12.0  # after a page was closed: the node samples for ten seconds more
 
 

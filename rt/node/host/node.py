@@ -70,10 +70,9 @@ _LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `r
 class Node:
     """Node: one node of a stream: serves pushers and pullers, and takes part in sequencing.
 
-    Threads: every field is set once, in `__init__`. The server has a thread per connection, the
-        pipeline one that syncs and one that sequences, the peers one per other node, the scrubber
-        one that reads rolled files, and the lookout one that samples the node. Any thread may call
-        any method except `start` and `stop`, which belong to the owner.
+    Threads: every field is set once, in `__init__`. The port's loop does what is due, with threads
+        of its pool, and of one for this stream's disk. Any thread may call any method except
+        `start` and `stop`, which belong to the owner.
     """
 
     def __init__(
