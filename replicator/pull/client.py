@@ -119,14 +119,14 @@ class PullClient:
             root: directory under which streams live.
             stream: name of the stream.
             nodes: host and port of each node; one is used at a time.
-            contexts: contexts made by `rt.net.tls.client_context`.
+            contexts: made by `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is called about once a second to give up what is not to be kept.
             start: where a new copy begins: at the file that holds this place.
             grown: is called with the end of the copy whenever it has moved.
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; made here if not given.
-            loop: serves the connection; one of its own if not given.
+            loop: serves the connection; made here if not given.
             watch: decides when the node lags, of nodes as `host:port`.
             known: follows the members; without it, `nodes` stay.
             is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
@@ -147,15 +147,14 @@ class PullClient:
         self._successions = words = None if known is None else known.successions
         self._asks = asks or EndAsks(contexts, words)
         self._complete: tuple[Position | None, int] = (None, 0)
-        self._is_wanted, self._leaving = is_wanted, ""
-        self._near = list(dict.fromkeys(near))
+        self._is_wanted, self._leaving, self._near = is_wanted, "", list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
         self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
-        destination = Destination(self._sources, contexts, PULL, stream, successions=words)
-        self._dialer = Dialer(destination, self)
+        where = Destination(self._sources, contexts, PULL, stream, successions=words)
+        self._dialer = Dialer(where, self)
         self._side: SinkConnection | None = None
         self._refused: list[Refused] = []  # by the node, on this connection
         self._began = START  # where the copy continued when the connection began

@@ -112,7 +112,7 @@ class Retention:
         Args:
             settings: the node's settings.
             member: proposes the decisions.
-            sweeper: empties files and archives inputs, when it is told to.
+            sweeper: empties files and archives inputs on demand.
             machine: the node's clocks and disk.
             may_lease: whether a peer may hold files of the stream now.
         """
