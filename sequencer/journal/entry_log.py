@@ -84,15 +84,20 @@ class EntryLog:
         """Append entries, durably unless syncs are late; they replace those of the same indexes."""
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
+        if not self._is_late:
+            self._file.sync()
         if self._tail:
             del self._tail[max(0, entries[0].index - self._tail[0].index) :]
         self._tail += entries
         if not self._is_late:
-            self.sync()
+            self._mark()
 
     def sync(self) -> None:
-        """Make what was appended durable, and say so in the marks."""
+        """Make what was appended durable."""
         self._file.sync()
+        self._mark()
+
+    def _mark(self) -> None:
         self._durable = self.end
         self._marks.append(self._generation, self._durable)
 
