@@ -112,7 +112,7 @@ class Retention:
         Args:
             settings: the node's settings.
             member: proposes the decisions.
-            sweeper: empties files and archives inputs on demand.
+            sweeper: empties files and archives inputs in its own time.
             machine: the node's clocks and disk.
             may_lease: whether a peer may hold files of the stream now.
         """
