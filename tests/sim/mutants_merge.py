@@ -196,7 +196,7 @@ def holds_before_the_sync() -> list[Patch]:
             inbox.durable = Durable(inbox.appender.end)
             self._synced(inbox, inbox.durable)
 
-    return [(InboxSyncer, "_sync", sync)]
+    return [(InboxSyncer, "sync", sync)]
 
 
 @merging
