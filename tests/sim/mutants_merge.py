@@ -121,7 +121,7 @@ def repeat_appends_again() -> list[Patch]:
     """Bytes that are there already are not compared but appended again."""
 
     def execute(self: Executor, merged: Any, each: Slice) -> tuple[Any, bytes]:
-        headings = self._logs[each.session].headers(each.first, each.end, each.length)
+        headings = self.logs[each.session].headers(each.first, each.end, each.length)
         raw = b"".join(heading.raw for heading in headings)
         return merged.digested(self.ledger.digest, self.ledger.end, b""), raw
 
