@@ -37,7 +37,7 @@ def test_a_node_whose_machine_started_again_counts_once_it_has_learned_everythin
         cluster.stop("n2")  # so that n3 is needed
         publisher.publish_many([b"last"])
         publisher.flush("merged", timeout_s=PATIENCE_S)
-        assert cluster.ledger("n3").number == 2001
+        assert eventually(lambda: cluster.ledger("n3").number == 2001, PATIENCE_S)
 
 
 def test_a_node_that_was_stopped_is_no_learner_when_its_machine_starts_again(tmp_path):

@@ -146,7 +146,9 @@ def test_a_copy_past_the_cut_says_which_numbers_are_not_part_of_the_log_that_goe
     pull = new.pull("late", known=known)
     told = "which ended at {0.cut}: {0.new} continues it; this copy's messages 100 to 149 are not"
     assert eventually(lambda: known.successions.texts, 60)
-    word = said_in((tmp_path / f"pull{SUFFIX}").read_text())
+    remembered = tmp_path / f"pull{SUFFIX}"
+    assert eventually(remembered.exists, 60)
+    word = said_in(remembered.read_text())
     assert eventually(lambda: told.format(word) in pull.status().error, 60), pull.status()
     pull.stop()
     root = os.path.join(new.clients, "late")
