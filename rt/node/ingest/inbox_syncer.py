@@ -293,7 +293,7 @@ class InboxSyncer:
                 self._rouse()
 
     def sync(self, batch: list[NodeInbox]) -> None:
-        """Sync these inboxes and report each; one thread at a time. Errors as for `run`."""
+        """Sync these inboxes and report each; one thread at a time. Errors as for `settle`."""
         [inbox, *others] = batch
         ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:
