@@ -90,14 +90,12 @@ class EntryLog:
             del self._tail[max(0, entries[0].index - self._tail[0].index) :]
         self._tail += entries
         if not self._is_late:
-            self._mark()
+            self._durable = self.end
+            self._marks.append(self._generation, self._durable)
 
     def sync(self) -> None:
         """Make what was appended durable."""
         self._file.sync()
-        self._mark()
-
-    def _mark(self) -> None:
         self._durable = self.end
         self._marks.append(self._generation, self._durable)
 

@@ -249,8 +249,8 @@ class Retention:
         return {name: report for name, report in living.items() if name in counted}
 
     def _decide(self, living: dict[str, RetentionReport]) -> None:
-        policy = self.policy
-        for note in ended_leases(self._ledger.notes, self.now_ns, self.machine.now_ns()):
+        policy, ledger = self.policy, self._ledger
+        for note in ended_leases(ledger.notes, self.now_ns, self.machine.now_ns()):
             self._member.order(note, first=True)
         settled = self._sweeper.settled_end(self._reports.settled_index).file
         wanted = self._prospect(living).decisions(self.now_ns)
@@ -265,10 +265,10 @@ class Retention:
             files = tuple(ArchivedFile(each.start, each.reason) for each in part)
             self._member.order(Archive(self.machine.now_ns(), files))
         manifest = self._member.executor.appender.manifest
-        messages = active_messages(manifest, self._ledger.number)
+        messages = active_messages(manifest, ledger.number)
         age_s = policy.roll_age_s(self._settings.storage.file_age_s, messages)
         now_ns, steady_ns = self.machine.now_ns(), self.machine.steady_ns()
-        if age_s and self._growth.active_age_ns(self._ledger, now_ns, steady_ns) >= age_s * _NS:
+        if age_s and self._growth.active_age_ns(ledger, now_ns, steady_ns) >= age_s * _NS:
             self._member.order(Roll(self.machine.now_ns()))
 
     def _look_at_clocks(self, living: dict[str, RetentionReport]) -> None:
