@@ -163,6 +163,15 @@ def test_a_full_disk_comes_before_what_it_causes():
     assert "rt archive plan" in problem.advice
 
 
+def test_a_reader_that_takes_nothing_is_no_effect_of_a_full_disk():
+    """It would be taken for one cause, and go on once there is room."""
+    stalls = {"merge": "what is synced is not merged", "pull": "what is merged is not taken"}
+    full = answer("n2", takes_data=False, stalls=stalls)
+    disk, reader = report(full).problems
+    assert disk.effects == ("does not move: what is synced is not merged",)
+    assert reader.said == "n2 does not move: what is merged is not taken"
+
+
 def test_what_a_copying_node_waits_for_is_no_problem_of_its_own():
     """Each line that had to be read at night was one more that might be the cause."""
     copying = answer("n2", copying_to="0.0.7", waiting_for={"session": "jfk", "end": "0.0.9"})

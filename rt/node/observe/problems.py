@@ -3,7 +3,7 @@
 `rt status`, `check`, `doctor` and the page say the same of a node since all ask here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +11,7 @@ from rt.node.observe.answer_fields import checked, get, position
 from rt.node.resources.disk_guard import REOPENS
 from rt.text import printable, size_text
 
+MERGE: Final = "merge"  # the hop, as in `rt.node.observe.sampler`
 _FILES_SHOWN: Final = 3
 _FREE_RATIO: Final = 4
 _SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
@@ -162,8 +163,12 @@ def _stops(answer: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(f"is copying the merged log, at {place}{waits}")
     if waiting := get(answer, "waiting_for", dict):
         yield Problem(f"waits for session {get(waiting, 'session', str)}")
+    yield from _stalls(answer, lambda hop: hop == MERGE)
+
+
+def _stalls(answer: dict[str, Any], wanted: Callable[[str], bool]) -> Iterator[Problem]:
     stalls = get(answer, "stalls", dict)
-    for hop in sorted(stalls):
+    for hop in sorted(filter(wanted, stalls)):
         said = f"does not move: {checked(stalls[hop], str, hop)}"
         yield Problem(said, "rt trace SESSION:NUMBER shows where a message waits")
 
@@ -184,6 +189,7 @@ def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
         nodes = f"{count} other nodes" if count > 1 else "another node"
         said = f"does not vote before {nodes} confirmed that its state is not an older copy"
         yield Problem(said, "start the nodes that are down")
+    yield from _stalls(answer, lambda hop: hop != MERGE)  # a reader's full disk is not this one's
     if refusal := get(answer, "refusal", str):
         advice = "stop that process, or give it the certificate that the members know"
         yield Problem(f"refused a peer: {refusal}", advice)
