@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -251,3 +252,15 @@ def test_cursors_go_on_and_those_beyond_are_moved_back(copy):
     assert {name: (state.position, state.log_id) for name, state in states.items()} == {
         "before": (Position(at - 10), NEW), "beyond": (at, NEW),
     }  # fmt: skip
+
+
+def test_a_cursor_that_was_opened_before_its_copy_began_is_moved_back_too(copy):
+    """It does not name its log, and would pass over what the new log has after the cut."""
+    at, proof = places(copy)[1]
+    with closing(LocalCursor(str(copy), STREAM, "early")) as cursor:
+        cursor.open_at(Position(0), "")
+        cursor.ack(Position(at + (1 << 40)))
+    word = replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+    rejoin(str(copy), STREAM, word)
+    state = read_cursors(str(copy), STREAM)["early"]
+    assert (state.position, state.log_id) == (at, NEW)

@@ -114,7 +114,7 @@ def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> 
     """
     directory = os.path.join(stream_directory(root, stream), DIRECTORY)
     for name, known in read_cursors(root, stream).items():
-        if known.log_id != old:
+        if known.log_id not in ("", old):  # unknown if it was opened before this copy began
             continue
         lock = _take(root, stream, name)
         try:
