@@ -35,10 +35,9 @@ class Turning:
 
         self._thread = threading.Thread(target=turn, daemon=True)
 
-    def start(self) -> "Turning":
+    def start(self) -> None:
         """Begin."""
         self._thread.start()
-        return self
 
     def stop(self) -> None:
         """Have it end; `AssertionError` if an error has ended it before."""
@@ -60,7 +59,8 @@ class CopyReader:
         self.seen: list[Name] = []
         self.superseded: list[rt.Superseded] = []
         root.mkdir(exist_ok=True)
-        self._thread = Turning(self._read).start()
+        self._thread = Turning(self._read)
+        self._thread.start()
 
     def _read(self) -> None:
         with rt.Subscriber(
@@ -108,7 +108,6 @@ class CursorReader:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen: list[Name] = []
-        self.opened: list[str] = []  # where, to describe what is wrong
         self._thread: Turning | None = None
 
     def open(self, config: str) -> None:
@@ -119,7 +118,6 @@ class CursorReader:
                 rt.connect(config, root=str(self.root)) as client,
                 client.subscriber(cursor="c", ack="explicit", timeout_s=OPEN_S) as reader,
             ):
-                self.opened.append(f"{len(self.seen)} seen, at {reader.acked}")
                 while not thread.stopped.is_set():
                     for message in reader.messages(0.1):
                         self.seen.append((message.session, message.sequence))
@@ -127,8 +125,8 @@ class CursorReader:
                         if thread.stopped.is_set():
                             break
 
-        thread = Turning(read)
-        self._thread = thread.start()
+        self._thread = thread = Turning(read)
+        thread.start()
 
     def check(self) -> None:
         """Raise `AssertionError` if an error has ended it."""
@@ -147,9 +145,7 @@ class CursorReader:
 
     def forget(self, beyond: dict[str, list[list[int]]]) -> None:
         """Forget what was past the cut: `rt standby rejoin` has named it."""
-        before = len(self.seen)
         self.seen = [each for each in self.seen if not _is_in(each, beyond)]
-        self.opened.append(f"forgot {before - len(self.seen)} of {beyond}")
 
     def demand(self, order: list[Name]) -> None:
         """Demand that it was handed the log, in order and each message once."""
@@ -158,8 +154,8 @@ class CursorReader:
             had = set(self.seen)
             lost = [(order.index(each), each) for each in order if each not in had]
             words = f"the cursor's reader has {len(self.seen)} of {len(order)}"
-            words = f"{words}: {len(lost)} lost {lost[:3]} {lost[-3:]}, repeats {repeats[:5]}"
-            raise AssertionError(f"{words}; at {self.opened}")
+            words = f"{words}: {len(lost)} lost {lost[:3]}, repeats {repeats[:5]}"
+            raise AssertionError(words)
 
 
 class GroupReader:
@@ -195,7 +191,8 @@ class GroupReader:
                             break
 
         thread = Turning(read)
-        return thread.start()
+        thread.start()
+        return thread
 
     def _take(self, name: Name, redelivered: int) -> None:
         with self._lock:

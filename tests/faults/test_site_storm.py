@@ -18,7 +18,7 @@ def test_a_stream_that_moves_between_sites_loses_and_doubles_nothing(tmp_path: P
     storm = SiteStorm(tmp_path, int(os.environ.get("STORM_SEED", "1")))
     try:
         for number in range(ROUNDS):
-            storm.round()
+            storm.round(number)
             print(f"round {number}: {dict(storm.done)}", flush=True)
         print(storm.settle())
     finally:
