@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rt import Publisher, Subscriber, WriterSettings
 from rt.cli.process.children import Child, Children
-from rt.client.standby import read_record
+from rt.client.standby import carried_here
 from rt.errors import Misuse
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -20,7 +20,7 @@ from rt.names import merged_directory
 from rt.net.authority.certificates import issue
 from rt.net.authority.identity import CertificateRole
 from rt.node.founding.cluster_files import Place, free_addresses, init_cluster
-from rt.position import Position
+from rt.position import START, Position
 from tests.archive_cluster import places_in
 from tests.commands import run
 
@@ -268,7 +268,7 @@ class SiteStorm:
             "--authority", self.certs, "--count", "3", "--publisher", "publisher",
             "--subscriber", "subscriber",
         ]  # fmt: skip
-        link = [] if "--nodes" in how else ["--stream", STREAM]
+        link = [] if "--nodes" in how else self._link([])
         done = run(*words, *how, *link)
         if done.exit_code:
             raise AssertionError(f"rt standby promote {how[0]}: {done.output}")
@@ -293,7 +293,7 @@ class SiteStorm:
 
     def _has_state(self, mirror: str) -> bool:
         with suppress(Misuse):
-            return bool(read_record(str(self.mirrors[mirror]), STREAM).state_index)
+            return carried_here(str(self.mirrors[mirror]), STREAM).state().end > START
         return False
 
     def _log(self, place: Place) -> Path:
