@@ -13,7 +13,7 @@ from rt.client.standby import RECORD_NAME, STATE_NAME, StateCarrier, pause_s, re
 from rt.errors import PeerError
 from rt.format.manifest import Archived
 from rt.log.files.directory import LogDirectory
-from rt.log.read.proof import Proof, proof_at
+from rt.log.read.proof import NOTHING, Proof, proof_at
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
 from rt.node.founding.from_copy import read_founding
 from rt.node.readers.cursor_lag import bytes_between
@@ -313,7 +313,7 @@ def test_a_state_from_just_after_a_roll_is_proven_by_the_file_before(cluster):
 
 
 def test_a_proof_is_found_at_each_boundary_and_nowhere_else(cluster):
-    """Between two ranges, at the end of a file, and at the start of the next."""
+    """At the start of the log, between two ranges, at the end of a file, and after it."""
     ends = [each.state() for each in cluster.states]
     cluster.log.roll()
     cluster.merge("jfk", b"d")
@@ -324,7 +324,8 @@ def test_a_proof_is_found_at_each_boundary_and_nowhere_else(cluster):
             assert proof_at(log, each.end) == Proof(each.number, each.digest)
         next_file = ends[1].end.next_file()
         assert proof_at(log, next_file) == Proof(ends[1].number, ends[1].digest)
-        for place in (START, Position(ends[0].end + 1), Position(ends[-1].end + 8)):
+        assert proof_at(log, START) == NOTHING
+        for place in (Position(ends[0].end + 1), Position(ends[-1].end + 8)):
             assert proof_at(log, place) is None
 
 

@@ -17,6 +17,7 @@ from rt.client.rejoin import LISTING_NAME, rejoin
 from rt.client.standby import STATE_NAME, carried_here
 from rt.errors import Misuse, Refused, SupersededError
 from rt.events import Superseded
+from rt.format.ranges import EMPTY_DIGEST
 from rt.inspect.verify import open_log, verify_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -25,7 +26,7 @@ from rt.net.authority.certificates import AUTHORITY, certificate_files, init_aut
 from rt.net.authority.succession import Succession, parse_succession, said_in
 from rt.net.authority.trust import trust_of
 from rt.node.founding.carried_state import CarriedState
-from rt.position import Position
+from rt.position import START, Position
 from rt.subscriber import Subscriber
 from sequencer.ledger.ledger import Ledger
 from tests.logs import MergedLog
@@ -232,6 +233,15 @@ def test_a_copy_that_rejoined_can_be_promoted_and_keeps_the_earlier_word(copy, a
     made = said_in(beside.read_text())
     assert (made.old, made.new, made.cut, made.digest) == (NEW, newest, word.cut, word.digest)
     assert said_in((copy / STREAM / f"{SUCCESSION_NAME}.{OLD[:8]}").read_text()) == word
+
+
+def test_a_copy_follows_a_log_that_went_on_from_nothing(copy):
+    """The standby had copied nothing yet when the site was lost."""
+    whole = read(copy)
+    word = replace(WORD, cut=str(START), number=0, digest=EMPTY_DIGEST.hex())
+    found = rejoin(str(copy), STREAM, word)
+    assert (found.end, found.messages) == (START, len(whole))
+    assert not read(copy)
 
 
 def test_cursors_go_on_and_those_beyond_are_moved_back(copy):

@@ -37,6 +37,8 @@ def proof_at(log: LogDirectory, end: Position) -> Proof | None:
     Raises:
         FrameError: the file is damaged.
     """
+    if end == START:
+        return NOTHING
     order = log.manifest.order
     before = order[bisect_left(order, end) - 1] if order and order[0] < end else None
     if before is not None:
@@ -45,7 +47,7 @@ def proof_at(log: LogDirectory, end: Position) -> Proof | None:
             if line.digest:
                 return Proof(line.next, bytes.fromhex(line.digest))
             end = Position(before + line.end)
-    if end == START or log.is_gone(end.file) or not log.has_file(end.file):
+    if log.is_gone(end.file) or not log.has_file(end.file):
         return None
     with closing(log.open_file(end.file)) as file:
         walk = log.walk_before(file, end.file, lambda entry: entry.offset >= end.offset)
