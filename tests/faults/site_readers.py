@@ -1,5 +1,6 @@
 """Readers of a stream that moves between two sites, each with a judge of what it was handed."""
 
+import faulthandler
 import json
 import threading
 import time
@@ -29,7 +30,8 @@ class Turning:
 
         def turn() -> None:
             try:
-                work()
+                with suppress(rt.Stopped):  # closed by `stop`
+                    work()
             except (rt.RtError, OSError, AssertionError) as error:
                 self._error = error
 
@@ -43,6 +45,9 @@ class Turning:
         """Have it end; `AssertionError` if an error has ended it before."""
         self.stopped.set()
         self._thread.join(OPEN_S)
+        if self._thread.is_alive():
+            faulthandler.dump_traceback()
+            raise AssertionError(f"a reader did not end in {OPEN_S:g} s")
         self.check()
 
     def check(self) -> None:
@@ -165,6 +170,7 @@ class GroupReader:
         self.roots = [top / f"member-{name}" for name in names]
         self._names = names
         self._threads: list[Turning] = []
+        self._readers: list[rt.GroupSubscriber] = []
         self._lock = threading.Lock()
         self._site = 0  # what was not carried to another site may come again
         self._handed: dict[Name, int] = {}
@@ -182,6 +188,7 @@ class GroupReader:
                 rt.connect(config, root=str(root)) as client,
                 _opened(client, name) as reader,
             ):
+                self._readers.append(reader)
                 while not thread.stopped.is_set():
                     for message in reader.messages(0.1):
                         self._take((message.session, message.sequence), message.redelivered)
@@ -205,6 +212,9 @@ class GroupReader:
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.stopped.set()
+        readers, self._readers = self._readers, []
+        for reader in readers:  # one may wait until a node hears that it tries a message again
+            reader.close()
         for thread in threads:
             thread.stop()
 
