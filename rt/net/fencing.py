@@ -8,6 +8,7 @@ from rt.net.admin import PASSING, Address, ask_any
 from rt.net.contexts import Contexts
 from rt.net.exchange import Fields
 
+SUCCEED: Final = "succeed"  # the request that brings the word
 EVERY_S: Final = 1.0  # between two attempts
 _WAITING: Final = (*PASSING, "not-leader", "stopping")  # codes of refusals that end by themselves
 
@@ -32,7 +33,7 @@ class Fencing:
             text: the authority's word.
         """
         self._addresses, self._contexts = addresses, contexts
-        self._request: Fields = {"do": "succeed", "succession": text}
+        self._request: Fields = {"do": SUCCEED, "succession": text}
         self.answer: Fields = {}
         self.failure, self.is_sealed = "no node was asked yet", False
 

@@ -4,15 +4,18 @@ import os
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import rt
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt.client.standby import StateCarrier
+from rt.net.admin import END, ask_any
 from rt.net.authority.certificates import certificate_files, init_authority
 from rt.net.authority.succession import one_line, said_in
-from rt.net.authority.successions import SUFFIX, Successions
+from rt.net.authority.successions import ENDED_NAME, SUFFIX, Successions
 from rt.net.authority.trust import trust_of
 from rt.net.known_nodes import KnownNodes
 from rt.position import Position
@@ -111,6 +114,43 @@ def test_a_client_that_remembers_it_tells_a_site_that_comes_back(sites, tmp_path
     assert not is_sealed(old)
     shipper(old, known_nodes(tmp_path / "push", old))
     assert eventually(lambda: is_sealed(old), 60)
+
+
+def test_nodes_that_have_heard_it_refuse_after_a_restart(sites, tmp_path, caplog):
+    """Most of the old site was down when the word came, and no client brings it again."""
+    old, new, _ = sites
+    known = known_nodes(tmp_path / "push", new, old)
+    first = shipper(new, known)
+    assert eventually(lambda: (tmp_path / f"push{SUFFIX}").exists(), 60)
+    first.stop()
+    for name in ("n2", "n3"):
+        old.stop(name)
+    kept = Path(old.root) / "n1" / STREAM / ENDED_NAME
+    second = shipper(old, known_nodes(tmp_path / "push", old))
+    assert eventually(kept.exists, 60)
+    second.stop()
+    old.stop("n1")
+    old.start("n1")
+    ignorant = old.push(nodes=old.addresses[:1])
+    reader = old.pull("ignorant", known=None)
+    told = f"continues at {said_in(kept.read_text()).moved_to}"
+    assert eventually(lambda: all(told in each.error for each in ignorant.status()), 60)
+    with pytest.raises(rt.RtError, match=told):
+        ask_any(old.addresses[:1], old.contexts("subscriber"), {"do": END}, election_s=0)
+    for name in ("n2", "n3"):
+        old.start(name)
+    assert eventually(lambda: is_sealed(old), 60), "n1 has it sealed once a majority is there"
+    assert eventually(lambda: told in reader.status().error, 60), reader.status()
+    everywhere = [Path(old.root) / name / STREAM / ENDED_NAME for name in old.nodes]
+    assert eventually(lambda: all(each.exists() for each in everywhere), 60)
+    with pytest.raises(rt.Refused, match="this cluster stays sealed") as caught:
+        old.ask({"do": "unseal"}, who="operator")
+    assert caught.value.code == "ended"
+    assert is_sealed(old)
+    old.stop("n1")
+    kept.write_text(kept.read_text().replace("7", "8"))
+    with pytest.raises(rt.RtError, match="says that this node's log has ended, and cannot"):
+        old.start("n1")
 
 
 def test_a_reader_hands_it_on_too(sites, tmp_path):

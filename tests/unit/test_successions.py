@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from replicator.push.progress import SessionProgress
 from replicator.push.session_book import SessionBook
 from replicator.wire.messages import Ack
+from rt.errors import Misuse
+from rt.log.files.disk import OsDisk
 from rt.net.authority.certificates import AUTHORITY, certificate_files, init_authority
 from rt.net.authority.succession import Succession, one_line
-from rt.net.authority.successions import WORDS_MAX, Successions, own_path
+from rt.net.authority.successions import ENDED_NAME, WORDS_MAX, Successions, own_path
 from rt.net.authority.trust import trust_of
 from rt.position import Position
+from tests.sim.disk import SimDisk
 
 STREAM = "flights"
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -30,6 +34,7 @@ def sign(tmp_path_factory):
     def sign(word):
         return one_line(word.signed(directory)).decode().rstrip()
 
+    sign.directory = directory
     sign.authorities = lambda: trust.facts.authorities
     return sign
 
@@ -116,6 +121,47 @@ def test_a_file_that_cannot_be_read_is_not_believed(sign, tmp_path):
     path.write_text(f"garbage\n{sign(FIRST)}\n")
     assert Successions(STREAM, sign.authorities, str(path)).after(A) == FIRST
     assert own_path(str(tmp_path / "ca.pem"), STREAM) == str(path)
+
+
+def test_a_node_keeps_the_word_that_ended_its_log(sign):
+    """After a power cut it refuses at once; it need not wait for a client that knows."""
+    disk = SimDisk(Random(1))
+    disk.make_directory("n1")
+    assert Successions(STREAM, sign.authorities, log=B, kept=(disk, "n1")).ended is None
+    known = Successions(STREAM, sign.authorities, log=B, kept=(disk, "n1"))
+    assert known.ended_by(sign(FIRST)) is None, "by this one it began"
+    disk.cut_power()
+    assert not Successions(STREAM, sign.authorities, log=B, kept=(disk, "n1")).texts
+    text = SECOND.signed(sign.directory)
+    assert known.ended_by(text) == SECOND, "in several lines"
+    disk.cut_power()
+    again = Successions(STREAM, sign.authorities, log=B, kept=(disk, "n1"))
+    assert (again.ended, list(again.texts)) == (SECOND, [one_line(text).decode().rstrip()])
+
+
+def test_a_kept_word_that_is_damaged_is_said_in_a_sentence(sign, tmp_path):
+    """It may have ended the log, so the node does not go on by itself; a sound one may not."""
+    path = tmp_path / ENDED_NAME
+    changed = sign(SECOND).replace("c1:7420", "e1:7420")
+    for text in (changed, "", sign(SECOND)[:-1], "\xff"):
+        path.write_text(text)
+        with pytest.raises(Misuse, match=r"says that this node's log has ended, and cannot be bel"):
+            Successions(STREAM, sign.authorities, log=B, kept=(OsDisk(), str(tmp_path)))
+    path.write_text(sign(FIRST))
+    known = Successions(STREAM, sign.authorities, log=B, kept=(OsDisk(), str(tmp_path)))
+    assert known.ended is None, "another log was here before"
+
+
+def test_a_word_that_cannot_be_kept_is_kept_later(sign, tmp_path, caplog):
+    """A full disk does not let the node go on; it may be full no more when it hears it again."""
+    directory = tmp_path / "n1"
+    text = sign(SECOND)
+    known = Successions(STREAM, sign.authorities, log=B, kept=(OsDisk(), str(directory)))
+    assert known.ended_by(text) == SECOND
+    assert "a restart may forget it" in caplog.text
+    directory.mkdir()
+    assert known.ended_by(text) == SECOND
+    assert (directory / ENDED_NAME).read_text() == text + "\n"
 
 
 def test_confirmations_of_a_log_that_has_ended_do_not_count_for_the_next(tmp_path):

@@ -38,6 +38,8 @@ def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
 def unseal(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Let the log of a sealed cluster go on; only if no other cluster continues it.
 
+    Refused once the authority has said that another does (rt standby promote --now --authority).
+
     \b
     rt cluster unseal --config old/clients.toml
     """  # noqa: D301 - click reads the backspace character

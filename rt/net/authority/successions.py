@@ -9,7 +9,14 @@ from typing import Final
 from cryptography import x509
 
 from rt.errors import SEALED, Misuse, Refused, spoken
-from rt.log.files.disk import make_private_directory, read_small, replace_small
+from rt.log.files.disk import (
+    Disk,
+    make_private_directory,
+    read_or_rotten,
+    read_small,
+    replace_small,
+    write_whole,
+)
 from rt.net.authority.succession import (
     SUCCESSION_BYTES_MAX,
     Succession,
@@ -19,6 +26,7 @@ from rt.net.authority.succession import (
 
 WORDS_MAX: Final = 4  # changes of sites by `promote --now` that are remembered
 SUFFIX: Final = ".succession"
+ENDED_NAME: Final = f"ended{SUFFIX}"  # in a node's directory: the word by which its log ended
 _log: Final = logging.getLogger(__name__)
 
 
@@ -40,6 +48,7 @@ class Successions:
         path: str = "",
         *,
         log: str = "",
+        kept: tuple[Disk, str] | None = None,
     ) -> None:
         """Read what was heard before.
 
@@ -48,13 +57,21 @@ class Successions:
             authorities: returns the certificates whose signatures count.
             path: the file that remembers them; "" to remember nothing.
             log: the id of the log of a node, which needs no word on other logs, and writes none
-                down: its clients have those by which it ends, and the cluster's seal stays.
+                to `path`.
+            kept: the disk and the directory in which a node keeps the word that ended its log; None
+                to keep none.
+
+        Raises:
+            Misuse: a node's kept word is damaged, or is not the authority's.
+            OSError: the disk failed.
         """
         self._stream, self._authorities, self._path, self._log_id = stream, authorities, path, log
+        self._kept, self._is_kept = kept, False
         self._known: tuple[tuple[Succession, str], ...] = ()  # with its text, oldest first
         self.serial = 0  # how many words were ever heard
         self._lock = threading.Lock()
         self._stamp: tuple[int, ...] = ()
+        self._read_kept()
         self.look()
 
     @property
@@ -75,9 +92,55 @@ class Successions:
         return is_news
 
     def ended_by(self, text: str) -> Succession | None:
-        """Take a peer's word at a node; return the one that ends the node's own log, if any."""
+        """Take a peer's word at a node; return the one that ends the node's own log, if any.
+
+        That one is durable before this returns, unless the disk fails, which is logged.
+        """
         self.hear(text)
+        self.keep()
+        return self.ended
+
+    @property
+    def ended(self) -> Succession | None:
+        """The word by which a node's own log has ended; None if it goes on."""
         return self.after(self._log_id)
+
+    def keep(self) -> None:
+        """Make the word durable by which a node's own log has ended, unless it is already."""
+        with self._lock:
+            text = next((text for word, text in self._known if word.old == self._log_id), "")
+            if not text or self._kept is None or self._is_kept:
+                return
+            disk, directory = self._kept
+            try:
+                write_whole(disk, directory, ENDED_NAME, [text.encode(), b"\n"])
+            except OSError as error:
+                _log.warning(
+                    "%s/%s: that this log has ended cannot be kept, and a restart may forget it: "
+                    "%s", directory, ENDED_NAME, spoken(error),
+                )  # fmt: skip
+                return
+            self._is_kept = True
+
+    def _read_kept(self) -> None:
+        """Take the word that a node has kept: what is damaged there may have ended its log."""
+        if self._kept is None:
+            return
+        disk, directory = self._kept
+        path = f"{directory}/{ENDED_NAME}"
+        try:
+            text = read_or_rotten(disk, path, SUCCESSION_BYTES_MAX)
+        except FileNotFoundError:
+            return
+        try:
+            word = parse_succession(text, self._authorities())
+        except (Misuse, Refused) as error:
+            raise Misuse(
+                f"{path} says that this node's log has ended, and cannot be believed: {error}; "
+                "remove it only if no other cluster continues the log"
+            ) from None
+        if word.old == self._log_id:  # not that of a log which was here before
+            self._is_kept = self._take(text.decode().rstrip("\n"))
 
     def look(self) -> None:
         """Read the file again if another process has changed it."""

@@ -36,6 +36,7 @@ from rt.net.exchange import (
     receive_line_or_end,
     send_all,
 )
+from rt.net.fencing import SUCCEED
 from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
 from rt.node.admin.asked_stream import demand_stream
 from rt.node.admin.audit import AuditLog
@@ -187,8 +188,9 @@ class NodeAdmin:
     def _copies_verbs(self, copies: Inboxes) -> "dict[str, Verb]":
         """Return the requests about sessions, and those of a standby."""
         standby = StandbyAdmin(
-            self._settings, self._sequencer, self._member, copies, self._change_note
-        )
+            self._settings, self._sequencer, self._member, copies, change_note=self._change_note,
+            successions=self._successions,
+        )  # fmt: skip
         self._hear_standby = standby.hear
         sessions = SessionAdmin(
             self._sequencer, self._member, copies, decide=self._decide, settle=self._await_settled,
@@ -390,9 +392,8 @@ class NodeAdmin:
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         demand_stream(self._settings.stream, request, is_change=verb.changes)
-        moved = moved_away(self._sequencer.view.notes)
-        if moved is not None and not identity.may_operate:
-            raise moved
+        if not identity.may_operate:
+            self._demand_current(request)
         if verb.for_all:
             return
         session, stream = str(request.get("session")), self._settings.stream
@@ -414,6 +415,13 @@ class NodeAdmin:
         else:
             return
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")
+
+    def _demand_current(self, request: Fields) -> None:
+        """Raise `Refused` if another cluster continues the log; a word on that is still taken."""
+        if (moved := moved_away(self._sequencer.view.notes)) is not None:
+            raise moved
+        if self._successions is not None and request.get("do") != SUCCEED:
+            self._successions.demand_current()
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         archiver = self._archiver

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rt.about import speak_of
-from rt.errors import Misuse, Refused
-from rt.net.admin import Address
+from rt.errors import SEALED, Misuse, Refused, RtError
+from rt.log.files.disk import OsDisk
+from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import CertificateFiles
-from rt.net.authority.succession import said_in
+from rt.net.authority.succession import Succession, said_in
 from rt.net.authority.successions import Successions, ended, own_path
 from rt.net.authority.trust import trust_of
 from rt.net.contexts import Contexts
@@ -17,14 +18,15 @@ from rt.net.fencing import EVERY_S, Fencing
 from rt.net.tls import client_context
 
 _REFUSED_S: Final = 30.0  # after a refusal that an operator has to end
+_ANSWER_S: Final = 5.0
 _log: Final = logging.getLogger("rt.node")
 
 
 class NodeSuccessions:
     """NodeSuccessions: what a node says and hears of the authority's words on its log.
 
-    By a word that ends the log, a thread asks the cluster as `rt standby fence` does, until a
-    majority has agreed on its seal.
+    A word that ends the log is kept in the node's directory. By it, a thread asks the cluster as
+    `rt standby fence` does, until a majority has agreed on its seal, and tells each node once.
 
     Threads: any thread may call any method. `_lock` guards `_thread`.
     """
@@ -35,9 +37,12 @@ class NodeSuccessions:
         stream: str,
         log: str,
         nodes: Callable[[], Sequence[Address]],
+        *,
         about: str = "",
+        directory: str,
+        is_sealed: Callable[[], bool],
     ) -> None:
-        """Read the word by which the log began, if it continues another's.
+        """Read the word by which the log began, if it continues another's, or has ended.
 
         Args:
             files: the node's certificate, with which it asks its cluster.
@@ -45,15 +50,22 @@ class NodeSuccessions:
             log: the id of its log.
             nodes: returns the addresses of its cluster.
             about: prefix of its log lines.
+            directory: where the node keeps the word by which its log has ended.
+            is_sealed: returns whether the cluster has agreed that another continues the log.
+
+        Raises:
+            Misuse: the word that it has kept is damaged.
+            OSError: the disk failed.
         """
         self._files, self._stream, self._about = files, stream, about
-        self._nodes = nodes
+        self._nodes, self._is_sealed = nodes, is_sealed
+        self._told = set[Address]()  # nodes that have the word; used by the thread alone
         self._known = Successions(
             stream,
             lambda: trust_of(files.ca).facts.authorities,
             own_path(files.ca, stream),
-            log=log,
-        )
+            log=log, kept=(OsDisk(), directory),
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,9 +81,24 @@ class NodeSuccessions:
         Raises:
             Refused: the log of this node has ended; its cluster is being sealed.
         """
-        if (word := self._known.ended_by(text)) is not None:
-            self._fence(next(each for each in self._known.texts if said_in(each) == word))
+        if self._known.ended_by(text) is not None:
+            self.start()
+            self.demand_current()
+
+    @property
+    def ended(self) -> Succession | None:
+        """The word by which the node's log has ended; None if it goes on."""
+        return self._known.ended
+
+    def demand_current(self) -> None:
+        """Raise `Refused` if the log of this node has ended, as far as is known here."""
+        if (word := self.ended) is not None:
             raise ended(word)
+
+    def start(self) -> None:
+        """Have the cluster sealed, if the log has ended; idempotent."""
+        if (word := self.ended) is not None:
+            self._fence(next(each for each in self._known.texts if said_in(each) == word))
 
     def stop(self) -> None:
         """Ask no more; a question that is under way is not waited for."""
@@ -82,23 +109,38 @@ class NodeSuccessions:
             if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
             contexts = Contexts(self._files, client_context, self._stream)
-            fencing = Fencing(self._nodes, contexts, text)
             self._thread = threading.Thread(
-                target=self._run, args=(fencing,), name="fence", daemon=True
+                target=self._run, args=(contexts, text), name="fence", daemon=True
             )
             self._thread.start()
 
-    def _run(self, fencing: Fencing) -> None:
+    def _run(self, contexts: Contexts, text: str) -> None:
+        """Have it sealed, again if an operator unseals it at a node that has not heard the word."""
         speak_of(self._about)
+        fencing = Fencing(self._nodes, contexts, text)
         pause_s, known = 0.0, ""
         while not self._stopping.wait(pause_s):
-            pause_s = EVERY_S
+            pause_s, why = EVERY_S, ""
+            self._known.keep()
             try:
-                if fencing.attempt():
-                    return
-                why = fencing.failure
+                if not self._is_sealed() and not fencing.attempt():
+                    why = fencing.failure
             except (Misuse, Refused) as error:
                 why, pause_s = str(error), _REFUSED_S
-            if why != known:
-                known = why
+            if why and why != known:
                 _log.warning("this cluster's log has ended, and it is not sealed yet: %s", why)
+            known = why
+            self._tell(contexts, text)
+
+    def _tell(self, contexts: Contexts, text: str) -> None:
+        """Tell the nodes that do not have the word; one that is down hears it later."""
+        for address in set(self._nodes()) - self._told:
+            if self._stopping.is_set():
+                return
+            try:
+                ask(address, contexts, {"do": END, "succession": text}, answer_s=_ANSWER_S)
+            except Refused as error:
+                if error.code == SEALED:
+                    self._told.add(address)
+            except (RtError, OSError):
+                continue

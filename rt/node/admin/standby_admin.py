@@ -1,6 +1,7 @@
 """StandbyAdmin: gives a standby the cluster's state, and seals a cluster that another continues."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 
 from rt.errors import Refused
@@ -9,6 +10,8 @@ from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.net.authority.succession import parse_succession
 from rt.net.authority.trust import trust_of
 from rt.net.exchange import Fields
+from rt.net.fencing import SUCCEED
+from rt.node.admin.node_successions import NodeSuccessions
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.founding.carried_state import CarriedState
@@ -33,7 +36,9 @@ class StandbyAdmin:
         sequencer: NodeSequencer,
         member: Member,
         copies: Inboxes,
+        *,
         change_note: Callable[[str, Callable[[str, int], str | None]], object],
+        successions: NodeSuccessions | None = None,
     ) -> None:
         """Prepare.
 
@@ -43,9 +48,10 @@ class StandbyAdmin:
             member: this node's member.
             copies: this node's copies of sessions.
             change_note: has a note changed as `ChangedNotes.change` does.
+            successions: knows the word by which the node's log has ended; None for none.
         """
         self._sequencer, self._member, self._copies = sequencer, member, copies
-        self._change_note = change_note
+        self._change_note, self._successions = change_note, successions
         self._authority = certificate_files(settings.certs, settings.name).ca
         # By the name of a mirror, up to where it has the log durably, as it said last here.
         self._reached: dict[str, Position] = {}
@@ -57,7 +63,7 @@ class StandbyAdmin:
             "standby-state": Verb(self._state),
             "standby-reach": Verb(self._reach, for_all=True),
             "seal": CHANGE(self._seal),
-            "succeed": Verb(self._succeed, changes=True, for_all=True),
+            SUCCEED: Verb(self._succeed, changes=True, for_all=True),
             "unseal": CHANGE(self._unseal),
         }
 
@@ -103,11 +109,15 @@ class StandbyAdmin:
         Any peer may bring that word: it names this log, and the authority's key signed it.
         """
         authorities = trust_of(self._authority).facts.authorities
-        succession = parse_succession(str(request.get("succession", "")), authorities)
+        text = str(request.get("succession", ""))
+        succession = parse_succession(text, authorities)
         log = self._member.executor.appender.identity
         if (succession.stream, succession.old) != (log.stream, log.id):
             words = f"the succession is of the log {succession.old} of stream {succession.stream}"
             raise Refused("other-log", f"{words}, and this is {log.id} of {log.stream}")
+        if self._successions is not None:
+            with suppress(Refused):  # that the log has ended
+                self._successions.hear(text)
         return self._sealed(succession.by, succession.moved_to)
 
     def _sealed(self, by: str, moved_to: str) -> Fields:
@@ -123,6 +133,19 @@ class StandbyAdmin:
         return self._answer()
 
     def _unseal(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+        """Let the log go on, unless the authority has said that another cluster continues it.
+
+        That word is not taken back: all that know it would have the cluster sealed again.
+        """
+        word = None if self._successions is None else self._successions.ended
+        if word is not None:
+            raise Refused(
+                "ended",
+                f"this cluster stays sealed: the authority has said that its log {word.old} ended "
+                f"at {word.cut}, and {word.new} continues it at {word.moved_to}; rt standby rejoin "
+                "makes a node's log a copy of that, and rt cluster init --from begins a new log "
+                "with it",
+            )
         self._change_note(SEALED_NOTE, lambda _text, _now_ns: "")
         return self._answer()
 

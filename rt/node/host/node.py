@@ -58,7 +58,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.journal.journal import Opened
 from sequencer.ledger.format_level import demand_readable_level
-from sequencer.ledger.seal import seal_of
+from sequencer.ledger.seal import moved_away, seal_of
 from sequencer.peers.connections import Peers
 from sequencer.peers.versions import alpns_of
 
@@ -245,7 +245,10 @@ class Node:
             return [self.settings.addresses.get(self.settings.name, self.address), *others]
 
         log = self.pipeline.member.executor.appender.identity.id
-        return NodeSuccessions(files, self.stream, log, nodes, about)
+        return NodeSuccessions(
+            files, self.stream, log, nodes, about=about, directory=self.directory.path,
+            is_sealed=lambda: moved_away(self.pipeline.sequencer.view.notes) is not None,
+        )  # fmt: skip
 
     def _admin(self, *, is_own: bool) -> NodeAdmin:
         pipeline = self.pipeline
@@ -267,6 +270,7 @@ class Node:
                 self.port.start()
             self.scrubber.start(self.port.loop, self.pipeline.inboxes.syncer.pool)
             self.lookout.start()
+            self._successions.start()
         return damaged
 
     @property
@@ -301,8 +305,10 @@ class Node:
         """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""
         if relays and not self.is_member(peer):
             raise Refused("role", f"{peer!r} is not a node of this cluster")
-        if not relays and (seal := seal_of(self.pipeline.sequencer.view.notes)) is not None:
-            raise seal.refusal
+        if not relays:
+            self._successions.demand_current()
+            if (seal := seal_of(self.pipeline.sequencer.view.notes)) is not None:
+                raise seal.refusal
         inbox = self.pipeline.claim(identity, peer, wake, relays=relays)
         words = "session %s is pushed by %s from %s"
         _log.info(words, inbox.session, peer, inbox.appender.end)
@@ -323,6 +329,8 @@ class Node:
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""
+        if not relays:
+            self._successions.demand_current()
         return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
