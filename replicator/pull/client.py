@@ -140,12 +140,13 @@ class PullClient:
         self._start_at = "" if start == "earliest" else start_text(start)
         # accepted: the node that answered last has gone on from the copy's end
         self._has_all = self._is_ahead = self._is_accepted = False
-        self._nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
-        self._follower = (
-            None if known is None else NodesFollower(known, contexts, self._follow, SERVING)
-        )
-        self._successions = words = None if known is None else known.successions
-        self._asks = asks or EndAsks(contexts, words)
+        self._follower: NodesFollower | None = None
+        if known is not None:
+            nodes, contexts.successions = known.addresses, known.successions
+            self._follower = NodesFollower(known, contexts, self._follow, SERVING)
+        self._nodes = list(dict.fromkeys(nodes))
+        self._successions = contexts.successions
+        self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
         self._is_wanted, self._leaving, self._near = is_wanted, "", list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
@@ -153,8 +154,7 @@ class PullClient:
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
-        where = Destination(self._sources, contexts, PULL, stream, successions=words)
-        self._dialer = Dialer(where, self)
+        self._dialer = Dialer(Destination(self._sources, contexts, PULL, stream), self)
         self._side: SinkConnection | None = None
         self._refused: list[Refused] = []  # by the node, on this connection
         self._began = START  # where the copy continued when the connection began

@@ -7,7 +7,6 @@ from replicator.wire.dialer import Address, address_text
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.net.admin import END, ask, member_addresses, reading_answers
 from rt.net.authority.identity import SERVING
-from rt.net.authority.successions import Successions
 from rt.net.contexts import Contexts
 from rt.net.tls import client_context
 from rt.position import Position
@@ -36,15 +35,14 @@ class NoEnd(NamedTuple):
 class EndAsks:
     """EndAsks: asks with a puller's certificate. Any thread may call any method."""
 
-    def __init__(self, contexts: Contexts, successions: Successions | None = None) -> None:
+    def __init__(self, contexts: Contexts) -> None:
         """Ask nothing yet.
 
         Args:
             contexts: contexts made by `rt.net.tls.client_context`; questions need contexts of their
                 own, made from the same files.
-            successions: which log continues another, to be handed on and heard; None for neither.
         """
-        self._successions = successions
+        self._successions = contexts.successions
         self._files, self._stream = contexts.files, contexts.stream
         self._made: Contexts | None = None
 
@@ -53,6 +51,7 @@ class EndAsks:
         made = self._made
         if made is None:
             made = self._made = Contexts(self._files, client_context, self._stream)
+            made.successions = self._successions
         return made
 
     def close(self) -> None:
@@ -91,12 +90,8 @@ class EndAsks:
             return None
 
     def _ask(self, node: Address, more: dict[str, object], answer_s: float) -> Position:
-        known, request = self._successions, {"do": END, **more}
-        if known is not None and known.texts:
-            request["succession"] = known.texts[-1]
+        request = {"do": END, **more}
         answer = ask(node, self._contexts, request, roles=SERVING, answer_s=answer_s)
-        if known is not None and isinstance(heard := answer.get("succession"), str):
-            known.hear(heard)
         with reading_answers():
             text = answer["end"]
             if not isinstance(text, str):

@@ -187,7 +187,12 @@ class Mirror:
         """Answer one request where the stream ends; a mirror answers no others."""
         with sock:
             line = receive_line(sock, _REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
-            answer = self._answer(decode_request(line) or {}, peer)
+            request, words = decode_request(line) or {}, self.successions
+            if words is not None:
+                words.hear_in(request)
+            answer = self._answer(request, peer)
+            if words is not None:
+                answer = words.carried(answer)
             send_all(sock, json.dumps(answer).encode(), time.monotonic() + _REQUEST_S)
 
     def _answer(self, request: Fields, peer: PeerIdentity) -> Fields:

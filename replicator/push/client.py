@@ -96,7 +96,8 @@ class PushClient:
         gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
         self._contexts: Contexts | None = contexts
-        self._successions = None if known is None else known.successions
+        if known is not None:
+            contexts.successions = known.successions
         self._connections = [self._connection(node, contexts) for node in nodes]
         self._follower = None if known is None else NodesFollower(known, contexts, self._follow)
         self._watcher = SessionWatcher(self._book, self._connections, gather, watch)
@@ -125,9 +126,7 @@ class PushClient:
             follower.look()
 
     def _connection(self, node: Address, contexts: Contexts) -> PushConnection:
-        destination = Destination(
-            [node], contexts, PUSH, self._book.stream, successions=self._successions
-        )
+        destination = Destination([node], contexts, PUSH, self._book.stream)
         return PushConnection(
             destination, self._book, self._gather, self._headers.take, sealed=self._count
         )

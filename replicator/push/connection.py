@@ -98,7 +98,7 @@ class PushConnection:
         self.name = destination.member or address_text(destination.nodes[0])
         self.is_sealed = False  # whether the node has refused since its log has ended
         self._sealed = sealed
-        self._successions = destination.successions
+        self._successions = destination.contexts.successions
         self._book = book
         self._gather = gather
         self._headers = headers

@@ -19,7 +19,7 @@ from replicator.wire.messages import BEHIND, PUSH
 from replicator.wire.rotation import Rotation
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import SERVING, CertificateRole
-from rt.net.authority.successions import Greeting, Successions
+from rt.net.authority.successions import Greeting
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
@@ -42,7 +42,6 @@ class Destination:
         direction: `PUSH` or `PULL`.
         stream: name of the stream.
         member: name that the node's certificate must prove; "" accepts any node.
-        successions: which log continues another, to be handed on; None to hand on nothing.
     """
 
     nodes: Sequence[Address]
@@ -50,7 +49,6 @@ class Destination:
     direction: int
     stream: str
     member: str = ""
-    successions: Successions | None = None
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
@@ -125,7 +123,7 @@ class Dialer(ContextParty):
         self._is_away = False  # a thread does what was put aside
         self._next: Callable[[], None] | None = None  # set by it, for the turn that follows
         self._began_s = self._rest_to_s = 0.0
-        self.greeting = Greeting(destination.successions)
+        self.greeting = Greeting(destination.contexts.successions)
 
     def start(self, loop: EventLoop) -> None:
         """Begin to dial; idempotent."""

@@ -67,6 +67,7 @@ class StandbyReach:
         """
         self.position = START  # all merged before it is on a standby's disk
         self._contexts = settings.contexts(CertificateRole.PUBLISHER)
+        self._contexts.successions = known.successions
         self._known, self._every_s = known, every_s
         self._said = ""
         self._stopped = threading.Event()

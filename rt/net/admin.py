@@ -84,7 +84,8 @@ def ask(
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
-    return _parsed(_exchange(address, contexts, request, roles, answer_s)[1], _where(address))
+    answer = _exchange(address, contexts, request, roles, answer_s)[1]
+    return _parsed(answer, _where(address), contexts)
 
 
 def ask_named(
@@ -92,7 +93,7 @@ def ask_named(
 ) -> tuple[str, Fields]:
     """Ask a node as `ask` does; return the name in its certificate too."""
     name, answer = _exchange(address, contexts, request, answer_s=answer_s)
-    return name, _parsed(answer, _where(address))
+    return name, _parsed(answer, _where(address), contexts)
 
 
 def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
@@ -208,7 +209,8 @@ class AdminClient:
     def _ask(self, address: Address, request: Fields) -> Fields:
         if self._kept is None:
             return self._asking(address, self._contexts, request)
-        return _parsed(self._kept.exchange(address, request), _where(address))
+        answer = self._kept.exchange(address, carried(self._contexts, request))
+        return _parsed(answer, _where(address), self._contexts)
 
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
@@ -315,6 +317,7 @@ def _exchange(
     with awaiting(address), connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
         now_s = time.monotonic()
         try:
+            request = carried(contexts, request)
             line = json.dumps(about(contexts.stream, request)).encode() + b"\n"
             send_all(sock, line, now_s + _REQUEST_S)
             name = peer_identity(sock).name
@@ -324,11 +327,21 @@ def _exchange(
             raise TimeoutError(words) from None
 
 
-def _parsed(data: bytes, where: str) -> Fields:
-    """Return an answer; raise the error that it is, or that it cannot be read."""
+def carried(contexts: Contexts, request: Fields) -> Fields:
+    """Return a request with what the contexts have heard of which log continues another."""
+    return request if contexts.successions is None else contexts.successions.carried(request)
+
+
+def _parsed(data: bytes, where: str, contexts: Contexts | None = None) -> Fields:
+    """Return an answer; raise the error that it is, or that it cannot be read.
+
+    The contexts hear which log continues another, if it says so.
+    """
     answer = decode_fields(data)
     if answer is None:
         raise _unreadable(where)
+    if contexts is not None and contexts.successions is not None:
+        contexts.successions.hear_in(answer)
     if "error" in answer:
         code, words = str(answer.get("code")), str(answer["error"])
         raise Misuse(words) if code == "misuse" else Refused(code, words)

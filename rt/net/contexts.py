@@ -12,6 +12,7 @@ from cryptography import x509
 
 from rt.errors import Misuse, spoken
 from rt.net.authority.certificates import CertificateFiles, load_certificate, renewal_words
+from rt.net.authority.successions import Successions
 from rt.net.authority.trust import FileStamp, Trust, file_stamp, trust_of
 from rt.net.certificate_watch import CertificateWatch, live_connections
 
@@ -85,7 +86,8 @@ class Contexts:
     certificate, the last good context stays in use and `problem` says what is wrong.
 
     Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `has_replaced`
-    compares them without it, and may harmlessly see older ones. `problem` and `_certificate`, the
+    compares them without it, and may harmlessly see older ones. `successions` is set before the
+    first connection. `problem` and `_certificate`, the
     certificate last read with its file's stamp, are replaced as a whole.
     """
 
@@ -106,6 +108,7 @@ class Contexts:
         """
         self.problem: str | None = None
         self.stream = stream
+        self.successions: Successions | None = None  # what each connection hands on and hears
         self.files = files
         self._make = make
         self._lock = threading.Lock()

@@ -5,6 +5,7 @@ from typing import Final
 
 from rt.errors import SEALED, Misuse, Refused, RtError, spoken
 from rt.net.admin import PASSING, Address, ask_any
+from rt.net.authority.successions import FIELD
 from rt.net.contexts import Contexts
 from rt.net.exchange import Fields
 
@@ -33,7 +34,7 @@ class Fencing:
             text: the authority's word.
         """
         self._addresses, self._contexts = addresses, contexts
-        self._request: Fields = {"do": SUCCEED, "succession": text}
+        self._request: Fields = {"do": SUCCEED, FIELD: text}
         self.answer: Fields = {}
         self.failure, self.is_sealed = "no node was asked yet", False
 

@@ -95,6 +95,7 @@ class KnownNodes:
             OSError, RtError: no node has answered, or none leads.
         """
         own = Contexts(contexts.files, client_context, contexts.stream)
+        own.successions = self.successions
         asked = list(dict.fromkeys([*self.addresses, *self._configured]))
         answer = ask_any(
             asked, own, {"do": "members", "decided": True}, election_s=0.0,

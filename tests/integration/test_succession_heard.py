@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,10 @@ import pytest
 import rt
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
+from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import StateCarrier
-from rt.net.admin import END, ask_any
+from rt.client.standby_reach import StandbyReach
+from rt.net.admin import END, AdminClient, ask_any
 from rt.net.authority.certificates import certificate_files, init_authority
 from rt.net.authority.succession import one_line, said_in
 from rt.net.authority.successions import ENDED_NAME, SUFFIX, Successions
@@ -151,6 +153,43 @@ def test_nodes_that_have_heard_it_refuse_after_a_restart(sites, tmp_path, caplog
     kept.write_text(kept.read_text().replace("7", "8"))
     with pytest.raises(rt.RtError, match="says that this node's log has ended, and cannot"):
         old.start("n1")
+
+
+@pytest.mark.parametrize("who", ["the members' follower", "reach", "groups"])
+def test_each_question_of_a_client_carries_it_and_each_answer_says_it(sites, tmp_path, who):
+    """Not only what ships and copies: a client that only asks would leave the old site going."""
+    old, new, _ = sites
+    said = []
+
+    def ask(*clusters, name):
+        known = known_nodes(tmp_path / name, *clusters)
+        asking = new.contexts("publisher" if who == "reach" else "subscriber")
+        if who == "the members' follower":
+            known.learn(asking)
+        elif who == "reach":
+            settings = ConnectionSettings(
+                str(tmp_path / "reach"), STREAM, [f"{h}:{p}" for h, p in known.addresses],
+                os.path.join(new.root, "certs"), "publisher",
+            )  # fmt: skip
+            StandbyReach(settings, known).look()
+        else:
+            asking.successions = known.successions
+            client = AdminClient(known.addresses, asking, keep=True)
+            with closing(client), suppress(rt.Refused):
+                client.ask({"do": "groups"})
+        said.extend(known.successions.texts)
+
+    def hears():
+        with suppress(rt.RtError):  # no node leads yet
+            ask(new, name="first")
+        return said
+
+    assert eventually(hears, 60)
+    assert [said_in(each).moved_to for each in said], "the new site's nodes say it"
+    assert not is_sealed(old)
+    with suppress(rt.RtError):
+        ask(old, name="first")
+    assert eventually(lambda: is_sealed(old), 60)
 
 
 def test_a_reader_hands_it_on_too(sites, tmp_path):

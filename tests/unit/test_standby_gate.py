@@ -5,13 +5,22 @@ import pytest
 from rt.config.settings import load
 from rt.errors import Misuse, Refused
 from rt.names import merged_directory
+from rt.net.authority.certificates import certificate_files, init_authority
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.succession import Succession, one_line
+from rt.net.authority.successions import Successions
+from rt.node.admin.node_successions import node_successions
 from rt.node.host.standby_gate import StandbyGate
 from rt.node.settings.node import NodeSettings
 from tests.logs import MergedLog
 
 LOG = "5" * 32
 MEMBERS = ["n1=a:1", "n2=b:2", "n3=c:3"]
+
+
+def untold(log):
+    """Return what a node knows that has heard nothing."""
+    return Successions("flights", list, log=log)
 
 
 class Network:
@@ -35,14 +44,14 @@ def gate(tmp_path):
     """Return a function that makes the gate of n1, with standbys at two ports."""
     out = merged_directory(str(tmp_path), "flights")
 
-    def made(network, *, has_log=True, standby=("s:7", "s:8")):
+    def made(network, *, has_log=True, standby=("s:7", "s:8"), known=untold):
         if has_log:
             (tmp_path / "flights" / "out").mkdir(parents=True)
             with MergedLog(out, log_id=LOG) as log:
                 log.merge("jfk", [b"x"])
         given = {"root": str(tmp_path), "stream": "flights", "name": "n1", "standby": list(standby),
                  "members": MEMBERS, "cluster_id": "c"}  # fmt: skip
-        return StandbyGate(load(NodeSettings, None, None, {}, given), network)
+        return StandbyGate(load(NodeSettings, None, None, {}, given), network, known)
 
     return made
 
@@ -70,6 +79,29 @@ def test_a_node_starts_only_where_its_log_goes_on(gate, answers, may, words):
         3,
     }
     assert all(latest for port, latest, _ in network.asked if port < 4)
+
+
+def test_a_node_starts_that_knows_that_its_log_has_ended(gate, tmp_path):
+    """It tells clients where the log continues; waiting for the standby would tell no one."""
+    certs = str(tmp_path / "certs")
+    init_authority(certs)
+    ca = certificate_files(certs, "n1").ca
+    heard = []
+
+    def known(log):
+        heard.append(node_successions(ca, "flights", log, str(tmp_path / "flights")))
+        return heard[-1]
+
+    class Telling(Network):
+        def __call__(self, address, request, roles):
+            heard[-1].hear(one_line(word.signed(certs)).decode().rstrip())
+            return super().__call__(address, request, roles)
+
+    word = Succession("flights", LOG, "6" * 32, "0.0.64", 1, "0" * 32, "b1:7420", "ops", 7)
+    assert gate(Telling(p8={"log": "6" * 32}), known=known).may_start()
+    network = Network()
+    assert gate(network, known=known, has_log=False).may_start(), "it was kept"
+    assert not network.asked
 
 
 def test_a_node_without_a_log_has_nothing_that_was_given_up(gate):

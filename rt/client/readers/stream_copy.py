@@ -91,7 +91,9 @@ class StreamCopy:
 
     def contexts(self) -> Contexts:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
-        return self.settings.contexts(*_READERS)
+        made = self.settings.contexts(*_READERS)
+        made.successions = self.known.successions
+        return made
 
     def begin(
         self,
@@ -218,7 +220,7 @@ class StreamCopy:
         self.demand_alive()
         if pull is not None:
             return pull.ask_end()
-        asks = EndAsks(self.contexts(), self.known.successions)
+        asks = EndAsks(self.contexts())
         return EndWait(
             self.known.addresses,
             asks.latest,

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 
@@ -26,6 +26,7 @@ from rt.net.authority.succession import (
 
 WORDS_MAX: Final = 4  # changes of sites by `promote --now` that are remembered
 SUFFIX: Final = ".succession"
+FIELD: Final = "succession"  # of a request or an answer that brings a word
 ENDED_NAME: Final = f"ended{SUFFIX}"  # in a node's directory: the word by which its log ended
 _log: Final = logging.getLogger(__name__)
 
@@ -90,6 +91,15 @@ class Successions:
             if is_news:
                 self._write()
         return is_news
+
+    def carried(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a request or an answer with the last word that is known, if there is one."""
+        return {FIELD: self.texts[-1], **message} if self.texts else message
+
+    def hear_in(self, message: dict[str, Any]) -> None:
+        """Take the word in a request, an answer or a refusal, if there is one."""
+        if isinstance(text := message.get(FIELD), str):
+            self.hear(text)
 
     def ended_by(self, text: str) -> Succession | None:
         """Take a peer's word at a node; return the one that ends the node's own log, if any.

@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -26,6 +26,7 @@ from rt.names import shown
 from rt.net.admin import ADMIN_ALPN, END
 from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import PeerIdentity
+from rt.net.authority.successions import FIELD
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -300,18 +301,39 @@ class NodeAdmin:
             where: the peer's address.
             is_named: whether the connection names this stream.
         """
+        request: Fields | None = None
         try:
             request = decode_request(line)
             if request is None:
                 raise Misuse("a request is a JSON object, of few levels")
             if is_named:
                 request.setdefault("stream", self._settings.stream)
+            self._hear(request, identity)
             if request.get("do") == "log-history":
                 self._demand(identity, _HISTORY, request)
                 return self._shared_history(identity, is_latest=request.get("latest") is True)
-            return self._answer(request, identity, where)
+            return self._saying(request, self._answer(request, identity, where))
         except (Refused, Misuse) as error:
-            return json.dumps({"error": str(error), "code": _code(error)}).encode()
+            answer = json.dumps({"error": str(error), "code": _code(error)}).encode()
+            return self._saying(request or {}, answer)
+
+    def _hear(self, request: Fields, identity: PeerIdentity) -> None:
+        """Take a peer's word on which log continues another.
+
+        Raises:
+            Refused: the log of this node has ended. Operators and nodes are still answered.
+        """
+        text, known = request.get(FIELD), self._successions
+        if known is not None and isinstance(text, str) and request.get("do") != SUCCEED:
+            with suppress(Refused) if identity.may_operate else _NOTHING:
+                known.hear(text)
+
+    def _saying(self, request: Fields, answer: bytes) -> bytes:
+        """Return an answer with the last word that is known here, if the peer does not know it."""
+        texts = () if self._successions is None else self._successions.say()
+        if not texts or request.get(FIELD) == texts[-1]:
+            return answer
+        return encoded({FIELD: texts[-1]} | json.loads(answer))
 
     def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> bytes:
         verb = self.verbs.get(str(request.get("do")))
@@ -475,29 +497,21 @@ class NodeAdmin:
     def _end(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Return the end of the stream with `latest`, otherwise of what is served here.
 
-        With `since`, a position, also how many bytes are between. Which log continues another is
-        heard and said.
+        With `since`, a position, also how many bytes are between.
         """
-        view, said = self._sequencer.view, self._said(request)
+        view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
-            return {"end": str(self._served()), **said}
+            return {"end": str(self._served())}
         appender = self._member.executor.appender
         fields: Fields = {
             "end": str(view.end), "number": view.number, "digest": view.digest.hex(),
-            "log": appender.identity.id, **said,
+            "log": appender.identity.id,
         }  # fmt: skip
         if "since" in request:
             since = position_in(request, "since")
             self._hear_standby(identity, since)
             fields["bytes"] = bytes_between(appender.manifest, since, view.end)
         return fields
-
-    def _said(self, request: Fields) -> Fields:
-        known = self._successions
-        if known is not None and isinstance(heard := request.get("succession"), str):
-            known.hear(heard)
-        texts = () if known is None else known.say()
-        return {"succession": texts[-1]} if texts else {}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed messages that are not executed here yet.

@@ -11,7 +11,7 @@ from rt.log.files.disk import OsDisk
 from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.succession import Succession, said_in
-from rt.net.authority.successions import Successions, ended, own_path
+from rt.net.authority.successions import FIELD, Successions, ended, own_path
 from rt.net.authority.trust import trust_of
 from rt.net.contexts import Contexts
 from rt.net.fencing import EVERY_S, Fencing
@@ -20,6 +20,25 @@ from rt.net.tls import client_context
 _REFUSED_S: Final = 30.0  # after a refusal that an operator has to end
 _ANSWER_S: Final = 5.0
 _log: Final = logging.getLogger("rt.node")
+
+
+def node_successions(ca: str, stream: str, log: str, directory: str) -> Successions:
+    """Return what a node has heard of its log: how it began, and whether it has ended.
+
+    Args:
+        ca: path of the authorities' certificates.
+        stream: its stream.
+        log: the id of its log.
+        directory: where the node keeps the word by which its log has ended.
+
+    Raises:
+        Misuse: the word that it has kept is damaged.
+        OSError: the disk failed.
+    """
+    return Successions(
+        stream, lambda: trust_of(ca).facts.authorities, own_path(ca, stream), log=log,
+        kept=(OsDisk(), directory),
+    )  # fmt: skip
 
 
 class NodeSuccessions:
@@ -60,12 +79,7 @@ class NodeSuccessions:
         self._files, self._stream, self._about = files, stream, about
         self._nodes, self._is_sealed = nodes, is_sealed
         self._told = set[Address]()  # nodes that have the word; used by the thread alone
-        self._known = Successions(
-            stream,
-            lambda: trust_of(files.ca).facts.authorities,
-            own_path(files.ca, stream),
-            log=log, kept=(OsDisk(), directory),
-        )  # fmt: skip
+        self._known = node_successions(files.ca, stream, log, directory)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -138,9 +152,8 @@ class NodeSuccessions:
             if self._stopping.is_set():
                 return
             try:
-                ask(address, contexts, {"do": END, "succession": text}, answer_s=_ANSWER_S)
-            except Refused as error:
-                if error.code == SEALED:
-                    self._told.add(address)
-            except (RtError, OSError):
-                continue
+                ask(address, contexts, {"do": END, FIELD: text}, answer_s=_ANSWER_S)
+            except (RtError, OSError) as error:
+                if getattr(error, "code", "") != SEALED:  # as earlier versions answer
+                    continue
+            self._told.add(address)

@@ -1,16 +1,19 @@
 """StandbyGate: checks that no standby has replaced the cluster while its nodes were down."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from rt.errors import RtError, spoken
 from rt.log.files.identity import read_log_identity
-from rt.names import merged_directory
+from rt.names import merged_directory, stream_directory
 from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
+from rt.net.authority.successions import Successions
 from rt.net.exchange import Fields
 from rt.net.tls import Contexts, client_context
+from rt.node.admin.node_successions import node_successions
 from rt.node.settings.node import NodeSettings, parse_address
 from rt.text import printable
 
@@ -23,22 +26,32 @@ class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
     A promoted copy no longer serves the old log, so a mirror that still serves it was not promoted.
+    A node that has kept, or hears with an answer, that its log has ended may start: it serves no
+    client, and has its cluster sealed.
     In a process with several streams, each stream asks about its own log only.
     """
 
-    def __init__(self, settings: NodeSettings, asking: Asking | None = None) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        asking: Asking | None = None,
+        known: Callable[[str], Successions] | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
             settings: the node's settings.
             asking: sends a request to a node or mirror with one of the roles.
+            known: returns what a node has heard, by the id of its log.
 
         Raises:
             Misuse: an address is malformed.
         """
         self._settings = settings
         self._mirrors = [parse_address(each, "standby") for each in settings.agreement.standby]
-        self._asking = asking or _asking(settings)
+        self._contexts = None if asking is not None else _contexts(settings)
+        self._asking = asking or self._ask
+        self._known = known or partial(_known, settings)
         self.why = "the standby was not asked yet"
 
     def may_start(self) -> bool:
@@ -50,7 +63,24 @@ class StandbyGate:
             return True  # its start says what is wrong
         if identity is None:  # there is nothing that could have been given up
             return True
-        return self._has_leader() or any(self._serves(each, identity.id) for each in self._mirrors)
+        known = self._known(identity.id)
+        if self._contexts is not None:
+            self._contexts.successions = known
+        return (
+            known.ended is not None
+            or self._has_leader()
+            or any(self._serves(each, identity.id) for each in self._mirrors)
+            or self._has_ended(known)
+        )
+
+    def _has_ended(self, known: Successions) -> bool:
+        """Whether an answer has said that the log has ended; that is kept then."""
+        known.keep()
+        return known.ended is not None
+
+    def _ask(self, address: Address, request: Fields, roles: Collection[CertificateRole]) -> Fields:
+        contexts = self._contexts or _contexts(self._settings)
+        return ask(address, contexts, request, roles=roles, answer_s=_ANSWER_S)
 
     def _has_leader(self) -> bool:
         """Whether another node has a leader, so that the cluster was not down."""
@@ -79,10 +109,14 @@ class StandbyGate:
         return found == log
 
 
-def _asking(settings: NodeSettings) -> Asking:
-    contexts = Contexts(
-        certificate_files(settings.certs, settings.name), client_context, settings.stream
-    )
-    return lambda address, request, roles: ask(
-        address, contexts, request, roles=roles, answer_s=_ANSWER_S
+def _contexts(settings: NodeSettings) -> Contexts:
+    files = certificate_files(settings.certs, settings.name)
+    return Contexts(files, client_context, settings.stream)
+
+
+def _known(settings: NodeSettings, log: str) -> Successions:
+    """Return what a node has heard, as it does when it runs."""
+    ca = certificate_files(settings.certs, settings.name).ca
+    return node_successions(
+        ca, settings.stream, log, stream_directory(settings.root, settings.stream)
     )
