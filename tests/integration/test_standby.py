@@ -16,6 +16,7 @@ from rt.client.standby import StateCarrier
 from rt.client.standby_reach import parse_keep
 from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
+from rt.net.admin import ask_any
 from rt.net.authority.certificates import issue
 from rt.net.authority.identity import CertificateRole
 from rt.node.founding.carried_state import carried_state, read_carried
@@ -139,6 +140,26 @@ def link(cluster, who="operator"):
     """Return the options with which commands reach a cluster."""
     nodes = [word for host, port in cluster.addresses for word in ("--nodes", f"{host}:{port}")]
     return [*nodes, "--certs", os.path.join(cluster.root, "certs"), "--identity", who]
+
+
+def test_standbys_are_named_only_to_peers_with_a_right_to_the_stream(standby):
+    """Names of machines are for those who ship to the stream, read it or run it."""
+    old, _, _, _ = standby
+    certs = os.path.join(old.root, "certs")
+    issue(certs, "other-sub", CertificateRole.SUBSCRIBER, streams=("trains",))
+    issue(certs, "other-pub", CertificateRole.PUBLISHER, streams=("trains",))
+    old.push()
+    asked = {"do": "standby-reach"}
+    assert old.ask({"do": "end", "since": "0.0.0"}, who="edge")
+    for who in ("publisher", "subscriber", "operator", "n1", "edge"):
+        reached = [
+            ask_any([each], old.contexts(who), asked)["reached"] for each in old.addresses
+        ]  # fmt: skip
+        assert {"edge": "0.0.0"} in reached, who
+    for who in ("other-sub", "other-pub"):
+        for each in old.addresses:
+            with pytest.raises(Refused, match=f"{who} may not ask this; a publisher or subscr"):
+                ask_any([each], old.contexts(who), asked)
 
 
 def test_what_a_promotion_would_begin_with_is_said_before_it_is_made(standby, tmp_path):

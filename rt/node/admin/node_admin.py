@@ -190,7 +190,7 @@ class NodeAdmin:
         """Return the requests about sessions, and those of a standby."""
         standby = StandbyAdmin(
             self._settings, self._sequencer, self._member, copies, change_note=self._change_note,
-            successions=self._successions,
+            successions=self._successions, is_own=self._is_own,
         )  # fmt: skip
         self._hear_standby = standby.hear
         sessions = SessionAdmin(

@@ -39,6 +39,7 @@ class StandbyAdmin:
         *,
         change_note: Callable[[str, Callable[[str, int], str | None]], object],
         successions: NodeSuccessions | None = None,
+        is_own: bool = True,
     ) -> None:
         """Prepare.
 
@@ -49,7 +50,9 @@ class StandbyAdmin:
             copies: this node's copies of sessions.
             change_note: has a note changed as `ChangedNotes.change` does.
             successions: knows the word by which the node's log has ended; None for none.
+            is_own: whether publishers without a grant for a named stream may push here.
         """
+        self._settings, self._is_own = settings, is_own
         self._sequencer, self._member, self._copies = sequencer, member, copies
         self._change_note, self._successions = change_note, successions
         self._authority = certificate_files(settings.certs, settings.name).ca
@@ -72,8 +75,22 @@ class StandbyAdmin:
         if identity.role is CertificateRole.MIRROR:
             self._reached[identity.name] = position
 
-    def _reach(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return how far each standby is that reports here; publishers keep what it lacks."""
+    def _reach(self, _request: Fields, identity: PeerIdentity) -> Fields:
+        """Return how far each standby is that reports here; publishers keep what it lacks.
+
+        Raises:
+            Refused: the peer has no right to the stream; standbys are named to no other.
+        """
+        stream = self._settings.stream
+        pushes = identity.role is CertificateRole.PUBLISHER and identity.may_push_to(
+            stream, is_own=self._is_own
+        )
+        if not (pushes or identity.may_look(stream)):
+            raise Refused(
+                "role",
+                f"{identity.title} may not ask this; a publisher or subscriber of stream {stream}, "
+                "an operator or a node may",
+            )
         return {"reached": {name: str(each) for name, each in self._reached.copy().items()}}
 
     def _state(self, _request: Fields, identity: PeerIdentity) -> Fields:
