@@ -13,6 +13,7 @@ from rt.errors import FrameError, Misuse, PoisonError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
+from rt.log.files.continued import ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.fork_guard import ForkGuard
 from rt.log.notify.in_process_notify import News, local_news, place_of
@@ -126,6 +127,10 @@ class Subscriber:
         self.idle: Callable[[], object] = _nothing
         self.look: Callable[[], object] = _nothing
         self._guard = ForkGuard("a Subscriber", self._abandon)
+
+    def on_continued(self, call: Callable[[ContinuedLog], None]) -> None:
+        """Have a function called before another log that continues this one is read."""
+        self._follower.continued = call
 
     @property
     def position(self) -> Position:

@@ -27,6 +27,7 @@ from rt.log.read.start import Start, start_text
 from rt.log.write.appender import Appender
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.authority.identity import SERVING
+from rt.net.authority.succession import Succession
 from rt.net.contexts import Contexts
 from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
@@ -89,9 +90,10 @@ class PullClient:
     (`replicator.pull.lag_watch`).
 
     Threads: the loop calls what the dialer does, and one thread of its pool at a time what a turn
-    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead` and `_is_accepted`.
-    `_watch` and `_leaving` belong to the loop; `_complete` and `_others` are replaced as a whole.
-    The public methods may be called from any thread, `stop` from one at a time.
+    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead`, `_is_accepted` and
+    `_has_rejoined`. `_watch` and `_leaving` belong to the loop; `_complete` and `_others` are
+    replaced as a whole. The public methods may be called from any thread, `stop` from one at a
+    time.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class PullClient:
         self._stream = stream
         self._start_at = "" if start == "earliest" else start_text(start)
         # accepted: the node that answered last has gone on from the copy's end
-        self._has_all = self._is_ahead = self._is_accepted = False
+        self._has_all = self._is_ahead = self._is_accepted = self._has_rejoined = False
         self._follower: NodesFollower | None = None
         if known is not None:
             nodes, contexts.successions = known.addresses, known.successions
@@ -256,6 +258,23 @@ class PullClient:
         """Have damage in rolled files reported; call before `start`."""
         self._copy.suspect = suspect
 
+    def on_succession(
+        self, rejoin: Callable[[Succession], str], rejoined: Callable[[], None] = lambda: None
+    ) -> None:
+        """Go on as a copy of the log that continues a log which has ended; call before `start`.
+
+        Args:
+            rejoin: makes the copy one of the log that continues it, and returns what happened, as
+                a sentence; `Misuse` if it cannot be. No file of the copy is open then.
+            rejoined: called once the copy is open again.
+        """
+
+        def begin_again() -> None:
+            self._complete, self._is_accepted, self._has_rejoined = (None, 0), False, True
+            rejoined()
+
+        self._copy.rejoin, self._copy.rejoined = rejoin, begin_again
+
     @property
     def running(self) -> bool:
         """Whether it is still copying; not after `stop`, nor after the disk has failed."""
@@ -321,6 +340,9 @@ class PullClient:
         side = self._side
         if side is None:
             return HEARTBEAT_S
+        if self._has_rejoined:  # what was known of ends is of another log
+            self._has_rejoined, self._began = False, self._next_place()
+            self._watch.restart()
         try:
             side.turn()
         except HungUp:
@@ -352,8 +374,8 @@ class PullClient:
             self._has_all = False
 
     def _hear(self, text: str) -> None:
-        if self._successions is not None:
-            self._successions.hear(text)
+        if self._successions is not None and self._successions.hear(text):
+            self.follow()
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:

@@ -71,6 +71,11 @@ class LagWatch(Generic[Node]):
         self._avoided = {each: why for each, why in self._avoided.items() if each in self._nodes}
         self._target = None
 
+    def restart(self) -> None:
+        """Forget all ends: the copy is one of another log now."""
+        self._heard, self._avoided, self._answered = {}, {}, None
+        self._place, self._target = START, None
+
     @property
     def furthest(self) -> Position:
         """The furthest end that any node has reported."""

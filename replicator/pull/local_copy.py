@@ -10,7 +10,7 @@ from typing import Final
 
 from replicator.host import Bell
 from replicator.pull.promoted import demand_current
-from rt.errors import CorruptLog, Refused, RtError, spoken
+from rt.errors import CorruptLog, Misuse, Refused, RtError, spoken
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived, LogIdentity
 from rt.log.files.archived import finish_archiving
@@ -104,7 +104,8 @@ class LocalCopy:
     Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
     the connection's thread calls `claim` and appends to `log`; one thread of the pool at a time
     syncs and sweeps it. `log` is set when it is whole, and replaced when its end was damaged;
-    `failure` is set by the loop only, `suspect` before there is another thread.
+    `failure` is set by the loop only, `suspect`, `rejoin` and `rejoined` before there is another
+    thread.
     """
 
     def __init__(
@@ -136,15 +137,15 @@ class LocalCopy:
         self.log: PulledLog | None = None  # set once a node has identified the log
         self.failure = ""  # why the copy has stopped
         self.suspect: Callable[[CorruptLog], None] = _say_damaged  # of a rolled file
+        self.rejoin: Callable[[Succession], str] | None = None  # see `PullClient.on_succession`
+        self.rejoined: Callable[[], None] = lambda: None
         self._keep = keep
         self._sweep = sweep
         self._disk = disk
         self._failed = failed
         self._grown, self._ended = grown, ended
         disk.make_directory(directory)
-        self._lock_fd = take_lock(
-            directory, f"{directory} is being pulled into already; stop that, or use another"
-        )
+        self._lock_fd = self._locked()
         try:
             demand_current(directory)  # with the lock held, which a promotion takes too
         except BaseException:
@@ -159,9 +160,7 @@ class LocalCopy:
         Call it before any `claim`.
         """
         if self._grown is not None and self.log is None:
-            with closing(LogDirectory(self.directory, self._disk)) as log:
-                log.refresh()
-                identity = log.manifest.identity
+            identity = self._found()
             if identity is not None:
                 self.log = self._open(identity)
                 self.log.written()
@@ -178,14 +177,50 @@ class LocalCopy:
         Raises:
             Refused: it is a copy of another log.
         """
+        if self._lock_fd < 0:  # it was let go to rejoin, and another process had it
+            self._lock_fd = self._locked()
         if self.log is None:
-            self.log = self._open(identity)
+            self.log = self._open(self._found() or identity)
         elif self.log.damage is not None:
             self._mend(self.log, self.log.damage)
-        ours = self.log.appender.identity
-        if ours.id != identity.id:
-            raise Refused("other-log", self._why_other(self.log.appender, identity.id))
+        if self.log.appender.identity.id != identity.id:
+            self._go_on(self.log, identity.id)
         return self.log.claim(bell)
+
+    def _locked(self) -> int:
+        words = "is being pulled into already; stop that, or use another"
+        return take_lock(self.directory, f"{self.directory} {words}")
+
+    def _found(self) -> LogIdentity | None:
+        """Return which log the directory has a copy of; None if it has none."""
+        with closing(LogDirectory(self.directory, self._disk)) as log:
+            log.refresh()
+            return log.manifest.identity
+
+    def _go_on(self, old: PulledLog, theirs: str) -> None:
+        """Go on as a copy of the log that continues ours; what ours has beyond is kept.
+
+        Raises:
+            Refused: theirs does not continue ours, or the copy cannot rejoin it.
+        """
+        word = self._ended(old.appender.identity.id)
+        if word is None or word.new != theirs or self.rejoin is None:
+            raise Refused("other-log", self._why_other(old.appender, theirs))
+        old.sync()
+        self.log = None
+        old.news.close()
+        old.appender.close()
+        fd, self._lock_fd = self._lock_fd, -1
+        os.close(fd)  # the directory is moved, and its lock with it
+        try:
+            said = self.rejoin(word)
+        except (Misuse, CorruptLog) as error:
+            words = f"{self.directory} does not follow the log {theirs}: {error}"
+            raise Refused("other-log", words) from None
+        self._lock_fd = self._locked()
+        self.log = self._open(self._found() or old.appender.identity)
+        _log.warning("%s", said, extra={"event": "rejoined"})
+        self.rejoined()
 
     def _why_other(self, ours: Appender, theirs: str) -> str:
         """Return why a node's log is not taken into this copy, and what to do."""

@@ -129,6 +129,12 @@ class Mirror:
         """Serve up to this position, and notify all connections."""
         self._feeds.grown(end)
 
+    def restart(self) -> None:
+        """End all connections: the copy is one of another log now, and ends earlier."""
+        with self._proving:
+            self._proof = None
+        self._server.end(self.stream)
+
     def is_member(self, name: str) -> bool:  # noqa: ARG002 - the host's
         """Return False: a mirror knows no cluster, so it serves no nodes."""
         return False

@@ -69,6 +69,7 @@ class NodesFollower:
             self._known.learn(self._contexts, self._roles)
 
     def _apply(self) -> None:
+        self._known.look()
         if self._known.addresses != self._followed:
             self._followed = self._known.addresses
             self._follow(self._followed)

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from rt.client.readers.cursor import carry_cursors, is_held, read_cursors
+from rt.client.readers.cursor import carry_cursors, read_cursors
 from rt.errors import Misuse
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, decode_entry, encode_entry
@@ -99,6 +99,23 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
     return found
 
 
+def rejoin_running(root: str, stream: str, succession: Succession) -> str:
+    """Rejoin a copy that a running puller has let go, and return what happened, as a sentence.
+
+    Arguments and errors as for `rejoin`.
+    """
+    found = rejoin(root, stream, succession)
+    words = f"the log {succession.old} has ended at {succession.cut}: {succession.new} continues it"
+    if not found.aside:
+        return f"{words}, and the copy goes on with that"
+    listing = os.path.join(found.aside, LISTING_NAME)
+    first, last = succession.number, succession.number + found.messages - 1
+    return (
+        f"{words}; this copy's messages {first} to {last} are not part of that, and are kept in "
+        f"{found.aside}, listed in {listing}; the copy goes on from there"
+    )
+
+
 def _kept(aside: str, cut: Position) -> dict[str, Spans] | None:
     """Return what the log that was moved aside has after the cut; None if it has nothing."""
     if not os.path.exists(aside):
@@ -130,16 +147,10 @@ def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIden
 
 
 def _beyond(root: str, stream: str, old: str, cut: Position) -> dict[str, Position]:
-    """Return the cursors beyond the cut.
-
-    Raises:
-        Misuse: a program is reading with a cursor.
-    """
+    """Return the cursors beyond the cut."""
     found = {}
     for name, state in read_cursors(root, stream).items():
-        if state.log_id == old and is_held(root, stream, name):
-            raise Misuse(f"cursor {name!r} of stream {stream!r} has a reader; stop that one")
-        if state.log_id == old and state.position > cut:
+        if state.log_id in ("", old) and state.position > cut:
             found[name] = state.position
     return found
 

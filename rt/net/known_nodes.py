@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -58,7 +58,8 @@ class KnownNodes:
             configured: host and port of each node in the configuration; at least one.
             path: the file that remembers them; "" to remember nothing.
             look_s: time between two questions of a client that follows the members.
-            successions: which log continues another, as clients of these nodes have heard.
+            successions: which log continues another, as clients of these nodes have heard; the
+                addresses of the sites that go on are used too.
         """
         self.successions = successions
         self._path, self.look_s = path, look_s
@@ -71,6 +72,11 @@ class KnownNodes:
     def ended(self, log: str) -> Succession | None:
         """Return the word by which a log has ended; None if it goes on, as far as is known."""
         return None if self.successions is None else self.successions.after(log)
+
+    def look(self) -> None:
+        """Use the addresses of the sites that were heard of since."""
+        with self._lock:
+            self.addresses = self._used()
 
     def configure(self, configured: Sequence[Address]) -> None:
         """Use the nodes of a configuration that was read again, if they have changed."""
@@ -149,7 +155,11 @@ class KnownNodes:
         return found
 
     def _used(self) -> tuple[Address, ...]:
-        return (*self._confirmed, *self._claimed)[:_NODES_MAX]
+        """Return the members', and those of the sites that continue the log."""
+        texts = () if self.successions is None else self.successions.moved_to
+        moved = [address for text in texts for address in _addresses(text)]
+        every = (*self._confirmed, *self._claimed, *moved)
+        return tuple(dict.fromkeys(every))[:_NODES_MAX]
 
     def _read(self) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
         """Return what the file has, if it was learned from the nodes that are configured now."""
@@ -206,6 +216,13 @@ def _address(text: object) -> Address:
     if not host or not 0 < number <= _PORT_MAX:
         raise ValueError(f"{text!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), number
+
+
+def _addresses(text: str) -> Iterator[Address]:
+    """Return the addresses in a text that may say something else."""
+    for each in text.split(","):
+        with suppress(ValueError):
+            yield _address(each)
 
 
 def _text(nodes: Sequence[Address]) -> str:

@@ -147,7 +147,7 @@ def test_standbys_are_named_only_to_peers_with_a_right_to_the_stream(standby):
     old, _, _, _ = standby
     certs = os.path.join(old.root, "certs")
     issue(certs, "other-sub", CertificateRole.SUBSCRIBER, streams=("trains",))
-    issue(certs, "other-pub", CertificateRole.PUBLISHER, streams=("trains",))
+    issue(certs, "far", CertificateRole.MIRROR, streams=("trains",))
     old.push()
     asked = {"do": "standby-reach"}
     assert old.ask({"do": "end", "since": "0.0.0"}, who="edge")
@@ -156,7 +156,7 @@ def test_standbys_are_named_only_to_peers_with_a_right_to_the_stream(standby):
             ask_any([each], old.contexts(who), asked)["reached"] for each in old.addresses
         ]  # fmt: skip
         assert {"edge": "0.0.0"} in reached, who
-    for who in ("other-sub", "other-pub"):
+    for who in ("other-sub", "far"):
         for each in old.addresses:
             with pytest.raises(Refused, match=f"{who} may not ask this; a publisher or subscr"):
                 ask_any([each], old.contexts(who), asked)

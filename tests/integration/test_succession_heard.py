@@ -4,25 +4,33 @@ import os
 import shutil
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import rt
 from replicator.pull.client import PullClient
+from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
+from rt.client.readers.cursor import read_cursors
 from rt.client.readers.settings import ConnectionSettings
+from rt.client.rejoin import LISTING_NAME, rejoin_running
 from rt.client.standby import StateCarrier
 from rt.client.standby_reach import StandbyReach
+from rt.names import merged_directory
 from rt.net.admin import END, AdminClient, ask_any
-from rt.net.authority.certificates import certificate_files, init_authority
+from rt.net.authority.certificates import certificate_files, init_authority, issue
+from rt.net.authority.grants import GRANTS_NAME
+from rt.net.authority.identity import CertificateRole
 from rt.net.authority.succession import one_line, said_in
 from rt.net.authority.successions import ENDED_NAME, SUFFIX, Successions
 from rt.net.authority.trust import trust_of
 from rt.net.known_nodes import KnownNodes
+from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
 from sequencer.ledger.seal import moved_away
-from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.archive_cluster import STREAM, ArchiveCluster, connect
 from tests.commands import run
 from tests.replicator_host import eventually
 
@@ -238,6 +246,84 @@ def test_a_copy_past_the_cut_says_which_numbers_are_not_part_of_the_log_that_goe
     assert rejoined.exit_code == 0, rejoined.output
     again = new.pull("late", known=known)
     assert eventually(lambda: again.wait_caught_up(60), 60), again.status()
+
+
+@pytest.mark.parametrize("on_gap", ["notify", "raise"])
+def test_a_running_reader_goes_to_the_new_site_and_hears_what_is_not_in_its_log(
+    sites, tmp_path, caplog, on_gap
+):
+    """Its configuration names the old nodes only, and no command is run at its machine."""
+    old, new, publisher = sites
+    events, root = [], str(tmp_path / "reader")
+    with connect(old, root) as client:
+        reader = client.subscriber(cursor="mine", on_gap=on_gap, on_event=events.append)
+        whole = [bytes(each.payload) for each in reader.messages(max=150, timeout_s=60)]
+        assert len(whole) == 150
+        shipper(new, known_nodes(tmp_path / "push", new, old))
+        publisher.publish(b"after")
+        if on_gap == "raise":
+            with pytest.raises(
+                rt.SupersededError, match="messages 100 to 149 are not part"
+            ) as told:
+                next(reader.messages(timeout_s=120))
+            events.append(told.value.event)
+        rest = [bytes(each.payload) for each in reader.messages(max=51, timeout_s=120)]
+        assert rest == [*whole[100:], b"after"]
+        reader.close()
+    (event,) = [each for each in events if isinstance(each, rt.Superseded)]
+    assert (event.first, event.next) == (100, 150)
+    assert (Path(event.kept) / LISTING_NAME).read_text().splitlines()[1:] == ["jfk\t100\t149"]
+    lines = [each for each in caplog.messages if "this copy's messages 100 to 149 are not" in each]
+    assert len(lines) == 1
+    (cursor,) = read_cursors(root, STREAM).values()
+    assert cursor.log_id == said_in((tmp_path / f"push{SUFFIX}").read_text()).new
+    publisher.publish(b"later")
+    with connect(new, root) as client, client.subscriber(cursor="mine") as reader:
+        assert [bytes(each.payload) for each in reader.messages(max=1, timeout_s=60)] == [b"later"]
+
+
+def test_a_mirror_and_a_copy_of_it_go_to_the_new_site(sites, tmp_path):
+    """The mirror serves what it has by then, and ends where the logs part for a moment."""
+    old, new, publisher = sites
+    certs = os.path.join(old.root, "certs")
+    issue(certs, "edge", CertificateRole.MIRROR, streams=(STREAM,))
+    shutil.copy2(os.path.join(certs, GRANTS_NAME), os.path.join(new.root, "certs"))
+    files = certificate_files(certs, "edge")
+    root = str(tmp_path / "edge")
+    known = known_nodes(tmp_path / "edge", old, authority=certs)
+    out = merged_directory(root, STREAM)
+    mirror = Mirror(("localhost", 0), Contexts(files, server_context), STREAM, out)
+    pull = PullClient(
+        root, STREAM, known.addresses, Contexts(files, client_context, STREAM),
+        grown=mirror.grown, known=known,
+    )  # fmt: skip
+    mirror.ask_end, mirror.successions = pull.ask_end, known.successions
+    pull.on_succession(partial(rejoin_running, root, STREAM), mirror.restart)
+    copied = str(tmp_path / "copy")
+    with mirror:
+        pull.start()
+        new.undo.callback(pull.stop)
+        copy = PullClient(
+            copied, STREAM, [mirror.address], new.contexts("subscriber"),
+            known=KnownNodes(
+                [mirror.address], successions=known_nodes(tmp_path / "copy", new).successions
+            ),
+        )  # fmt: skip
+        copy.on_succession(partial(rejoin_running, copied, STREAM))
+        copy.start()
+        new.undo.callback(copy.stop)
+        assert eventually(lambda: copy.log is not None and copy.log.next_number == 150, 60)
+        shipper(new, known_nodes(tmp_path / "push", new, old))
+        publisher.publish(b"after")
+        publisher.flush("merged", timeout_s=60)
+
+        def has_all(each):
+            return each.log is not None and each.log.next_number == 151
+
+        assert eventually(lambda: has_all(pull) and has_all(copy), 120), copy.status()
+        assert eventually(lambda: new.ledger("n4").number == 151, 60)
+        ends = {each.log.end for each in (pull, copy)}
+    assert ends == {new.ledger("n4").end}
 
 
 def test_a_forged_word_and_one_of_another_log_change_nothing(sites, tmp_path):

@@ -20,6 +20,7 @@ from rt.cli.common.console import note, print_json
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
+from rt.client.rejoin import rejoin_running
 from rt.client.standby import StateCarrier
 from rt.config.kinds import Bytes
 from rt.errors import Misuse, RtError
@@ -150,6 +151,10 @@ def pull(
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
         known=known, near=settings.near,
     )  # fmt: skip
+    client.on_succession(
+        partial(rejoin_running, settings.root, settings.stream),
+        mirror.restart if mirror is not None else lambda: None,
+    )
     carrier = _carrier(client, settings, known) if standby else None
     scrubber = None if once else _scrubber(client, settings, contexts, mirror, known.successions)
     look = PullWatch(client, pause_s(settings.web))

@@ -25,6 +25,7 @@ from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
 from rt.log.files.absent import no_log
+from rt.log.files.continued import ContinuedLog
 from rt.log.read.start import parse_start
 from rt.names import parse_stream
 from rt.position import Position
@@ -148,6 +149,7 @@ def subscribe(
             begin_epoch(cursor, subscriber)
         chosen = Where.parse(where, os.fsencode(key_prefix), share)
         out = _MessageWriter(subscriber, Output(output), chosen, count, cursor)
+        subscriber.on_continued(out.go_on)
         subscriber.idle = lambda: out.acknowledge(subscriber.position)  # all of it is written
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
@@ -205,6 +207,12 @@ class _MessageWriter:
         """
         if self._cursor is not None and self.has_written:
             self._cursor.ack(position)
+
+    def go_on(self, known: ContinuedLog) -> None:
+        """Go on in the log that continues the one that was read."""
+        self._next = None
+        if self._cursor is not None:
+            self._cursor.carry(known)
 
     def run(self, timeout_s: float | None) -> None:
         """Write until the subscription ends or enough messages were written."""

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from rt.errors import CorruptLog, Misuse, Stopped
 from rt.format.checksum import crc32
+from rt.log.files.continued import ContinuedLog, read_continued
 from rt.log.files.disk import Disk, OsDisk, read_small, write_whole
 from rt.log.files.lock import take_lock
-from rt.names import is_cursor, parse_cursor, stream_directory
+from rt.names import is_cursor, merged_directory, parse_cursor, stream_directory
 from rt.position import Position
 
 DIRECTORY: Final = ".cursors"  # not a valid session name, so it never clashes with one
@@ -49,6 +50,11 @@ class CursorState:
         share = _ANY_SHARE if self.share is None else self.share.encode()
         body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id, share)
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
+
+    def carried(self, new: str, cut: Position) -> "CursorState":
+        """Return it in the log that continues its own from `cut`; never beyond that."""
+        moved = min(self.position, cut)
+        return replace(self, position=moved, epoch=self.epoch + 1, log_id=new)
 
 
 def decode_cursor(data: bytes) -> CursorState | None:
@@ -108,19 +114,21 @@ def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> 
         new: the id of the log that continues it.
         cut: where it does so; a cursor beyond is moved back to there.
 
+    One that a program is reading with is left to that: see `LocalCursor.carry`.
+
     Raises:
-        Misuse: a program is reading with one of them.
         CorruptLog: a cursor's file is damaged.
     """
     directory = os.path.join(stream_directory(root, stream), DIRECTORY)
     for name, known in read_cursors(root, stream).items():
         if known.log_id not in ("", old):  # unknown if it was opened before this copy began
             continue
-        lock = _take(root, stream, name)
         try:
-            moved = min(known.position, cut)
-            state = replace(known, position=moved, epoch=known.epoch + 1, log_id=new)
-            write_whole(OsDisk(), directory, name, [state.encode()])
+            lock = _take(root, stream, name)
+        except Misuse:
+            continue
+        try:
+            write_whole(OsDisk(), directory, name, [known.carried(new, cut).encode()])
         finally:
             os.close(lock)
 
@@ -196,6 +204,9 @@ class LocalCursor:
         self._unstored: CursorState | None = None
         try:
             self._state = self._known(share)
+            continued = read_continued(merged_directory(root, stream))
+            if continued is not None:  # its last reader ended before it had carried it
+                self.carry(continued)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -233,6 +244,18 @@ class LocalCursor:
         with self._lock:
             epoch = self._state.epoch + 1
             self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
+
+    def carry(self, continued: ContinuedLog) -> None:
+        """Go on, durably, in the log that continues the cursor's, if that has ended.
+
+        A cursor that was opened before there was a copy does not know its log: it is of the first.
+
+        Raises:
+            OSError: it cannot be stored.
+        """
+        with self._lock:
+            if self.state.log_id in ("", continued.old):
+                self._store(self.state.carried(continued.new, continued.cut))
 
     def move_to(self, position: Position) -> None:
         """Move the cursor durably, forwards or backwards; for operators.

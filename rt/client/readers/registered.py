@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from rt.client.readers.cursor import CursorState
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
+from rt.log.files.continued import ContinuedLog
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_cursor
 from rt.net.admin import AdminClient, reading_answers
@@ -115,6 +116,9 @@ class RegisteredReader:
     def state(self) -> CursorState:
         """Return what is acknowledged, stored or not."""
         return CursorState(self._held.position, self._held.epoch, 0, "")
+
+    def carry(self, _known: ContinuedLog) -> None:
+        """Do nothing: the cluster that continues the log has begun with its cursors."""
 
     def open_at(self, position: Position, _log_id: str) -> None:
         """Store where a new cursor begins; errors as for `ack` with `sync`."""

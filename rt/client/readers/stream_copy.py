@@ -14,6 +14,7 @@ from replicator.pull.end_asks import EndAsks
 from replicator.pull.end_wait import EndWait
 from rt.client.readers.reader_lag import OnLag, ReaderLag
 from rt.client.readers.settings import ConnectionSettings
+from rt.client.rejoin import rejoin_running
 from rt.errors import Misuse, Stopped, WriterFailed
 from rt.events import Event
 from rt.log.files.archived import is_not_copied, place_after
@@ -315,6 +316,7 @@ class StreamCopy:
             _log.info("reading the copy in %s, which another process keeps", settings.root)
             self._is_shared = True
             return  # another process has its lock; names and nodes were checked with the settings
+        pull.on_succession(partial(rejoin_running, settings.root, settings.stream))
         pull.start()
         self._pull = pull
 

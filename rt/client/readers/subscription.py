@@ -8,6 +8,7 @@ from rt.client.readers.cursor import LocalCursor
 from rt.client.readers.registered import RegisteredReader
 from rt.errors import Misuse, Stopped
 from rt.format.message import Batch, Message
+from rt.log.files.continued import ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from rt.subscriber import Subscriber
@@ -59,9 +60,11 @@ class Subscription:
         self._cursor = cursor
         self._is_auto = ack == "auto"
         self._handed_out: Position | None = None
+        self._cut: Position | None = None  # where the log that is read continues an earlier one
         self._subscriber = subscriber
         self._is_open = False
         self.is_closed = False
+        subscriber.on_continued(self._continue)
         self._idle, subscriber.idle = subscriber.idle, self._at_end
         if isinstance(cursor, RegisteredReader):
             cursor.lost = subscriber.stop
@@ -130,6 +133,8 @@ class Subscription:
             upto = upto.next_position
         position = self._handed_out if upto is None else upto
         if position is not None:
+            if self._cut is not None:  # a position that was handed out before may be beyond it
+                position = min(position, self._handed_out or self._cut)
             self._cursor.ack(position, sync=sync)
 
     def run(self, handler: Callable[[Message], object]) -> None:
@@ -171,6 +176,11 @@ class Subscription:
             return
         begin_epoch(self._cursor, self._subscriber)
         self._is_open = True
+
+    def _continue(self, known: ContinuedLog) -> None:
+        """Take the cursor to the log that continues the one that was read."""
+        self._cursor.carry(known)
+        self._handed_out, self._cut = None, known.cut
 
     def _at_end(self) -> None:
         """Acknowledge skipped messages too, if everything delivered is handled."""

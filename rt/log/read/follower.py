@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Final, Literal
 
 from rt.errors import (
@@ -31,7 +31,7 @@ from rt.format.message import Batch
 from rt.format.where import Where
 from rt.log.files.absent import AbsentLog
 from rt.log.files.archived import NOT_COPIED
-from rt.log.files.continued import read_continued
+from rt.log.files.continued import ContinuedLog, read_continued
 from rt.log.files.directory import LogDirectory
 from rt.log.read.gaps import gap_before
 from rt.log.read.reader import Found, Reader
@@ -187,6 +187,8 @@ class Follower:
         self._end_said: type[Event] | None = None
         self._absent = AbsentLog(log.path, clock)
         self._clock = clock
+        # called before the log that continues this one is read, and before its event
+        self.continued: Callable[[ContinuedLog], None] = lambda _known: None
         self._has_met = False  # whether any message was read, wanted or not, or a gap met
         # whether a message matched; set by the caller, who selects messages
         self.has_matched = False
@@ -268,11 +270,14 @@ class Follower:
         before, known = self.log.manifest.identity, read_continued(self.log.path)
         if known is None or before is None or known.old != before.id:
             return None
-        fresh = LogDirectory(self.log.path, self.log.disk, self.log.damaged)
-        fresh.refresh()
-        if fresh.manifest.identity is None or fresh.manifest.identity.id != known.new:
-            fresh.close()
-            return None
+        with ExitStack() as undo:
+            fresh = LogDirectory(self.log.path, self.log.disk, self.log.damaged)
+            undo.callback(fresh.close)
+            fresh.refresh()
+            if fresh.manifest.identity is None or fresh.manifest.identity.id != known.new:
+                return None
+            self.continued(known)
+            undo.pop_all()
         position = reader.position
         reader.close()
         self.log, self._reader = fresh, Reader(fresh, min(position, known.cut))

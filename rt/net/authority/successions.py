@@ -80,6 +80,11 @@ class Successions:
         """What to hand on: a line for each word."""
         return [text for _, text in self._known]
 
+    @property
+    def moved_to(self) -> Sequence[str]:
+        """Where the logs continue, by each word."""
+        return [word.moved_to for word, _ in self._known]
+
     def after(self, log: str) -> Succession | None:
         """Return the word that ended a log; None if it goes on, as far as is known here."""
         return next((word for word, _ in self._known if word.old == log), None)
