@@ -92,7 +92,7 @@ def test_a_copy_whose_node_is_silent_is_not_called_up_to_date(cluster, tmp_path)
     """A paused source left a reader with 301 of 401 messages, and no error."""
     loop = EventLoop()
     pull = SimpleNamespace(
-        running=True, start=lambda: None, stop=lambda: True,
+        running=True, start=lambda: None, stop=lambda: True, on_succession=lambda _rejoin: None,
         status=lambda: PullStatus("n1:1", Position(8), Position(8), START, True, False, ""),
         ask_end=lambda: EndWait([("n1", 1)], lambda _node: Position(16), lambda: Position(8), loop),
     )  # fmt: skip

@@ -14,8 +14,8 @@ from replicator.pull.client import PullClient
 from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
 from rt.client.readers.cursor import read_cursors
+from rt.client.readers.rejoin import LISTING_NAME, rejoin_running
 from rt.client.readers.settings import ConnectionSettings
-from rt.client.rejoin import LISTING_NAME, rejoin_running
 from rt.client.standby import StateCarrier
 from rt.client.standby_reach import StandbyReach
 from rt.names import merged_directory

@@ -12,8 +12,8 @@ from replicator.pull.local_copy import LocalCopy
 from replicator.pull.promoted import SUCCESSION_NAME, promoted_to
 from rt.client.promotion import succession
 from rt.client.readers.cursor import LocalCursor, read_cursors
+from rt.client.readers.rejoin import LISTING_NAME, rejoin
 from rt.client.readers.settings import ConnectionSettings
-from rt.client.rejoin import LISTING_NAME, rejoin
 from rt.client.standby import STATE_NAME, carried_here
 from rt.errors import Misuse, Refused, SupersededError
 from rt.events import Superseded

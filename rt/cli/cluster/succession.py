@@ -10,8 +10,8 @@ from rt.cli.common.link import LINK_LISTED, link_options
 from rt.cli.common.options import Seconds, flag, json_option
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.promotion import read_succession, succession_path
+from rt.client.readers.rejoin import LISTING_NAME, Rejoined, rejoin
 from rt.client.readers.settings import ConnectionSettings
-from rt.client.rejoin import LISTING_NAME, Rejoined, rejoin
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.net.authority.succession import Succession

@@ -20,7 +20,7 @@ from rt.cli.common.console import note, print_json
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
-from rt.client.rejoin import rejoin_running
+from rt.client.readers.rejoin import rejoin_running
 from rt.client.standby import StateCarrier
 from rt.config.kinds import Bytes
 from rt.errors import Misuse, RtError
@@ -151,12 +151,8 @@ def pull(
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
         known=known, near=settings.near,
     )  # fmt: skip
-    client.on_succession(
-        partial(rejoin_running, settings.root, settings.stream),
-        mirror.restart if mirror is not None else lambda: None,
-    )
     carrier = _carrier(client, settings, known) if standby else None
-    scrubber = None if once else _scrubber(client, settings, contexts, mirror, known.successions)
+    scrubber = _watched(client, settings, contexts, mirror, known.successions, once=once)
     look = PullWatch(client, pause_s(settings.web))
     signals = StopSignals(reloads=True)
     with signals, mirror or nullcontext(), scrubber or nullcontext(), carrier or nullcontext():
@@ -222,14 +218,22 @@ def _ended(
     return left, status
 
 
-def _scrubber(
+def _watched(
     client: PullClient,
     settings: PullSettings,
     contexts: Contexts,
     mirror: Mirror | None,
     successions: Successions | None,
+    *,
+    once: bool,
 ) -> Scrubber | None:
-    """Return the scrubber that reads the copy once a day, connected to the mirror if any."""
+    """Connect the puller to the mirror, if any; return what reads the copy, unless for `once`."""
+    client.on_succession(
+        partial(rejoin_running, settings.root, settings.stream),
+        mirror.restart if mirror is not None else lambda: None,
+    )
+    if once:
+        return None
     scrubber = copy_scrubber(
         client, settings.addresses(), contexts, settings.scrub_bytes_s,
         mirror.barred if mirror else None,

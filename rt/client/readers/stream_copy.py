@@ -13,8 +13,8 @@ from replicator.pull.client import PullClient
 from replicator.pull.end_asks import EndAsks
 from replicator.pull.end_wait import EndWait
 from rt.client.readers.reader_lag import OnLag, ReaderLag
+from rt.client.readers.rejoin import rejoin_running
 from rt.client.readers.settings import ConnectionSettings
-from rt.client.rejoin import rejoin_running
 from rt.errors import Misuse, Stopped, WriterFailed
 from rt.events import Event
 from rt.log.files.archived import is_not_copied, place_after

@@ -120,12 +120,12 @@ class Successions:
         """The word by which a node's own log has ended; None if it goes on."""
         return self.after(self._log_id)
 
-    def keep(self) -> None:
-        """Make the word durable by which a node's own log has ended, unless it is already."""
+    def keep(self) -> bool:
+        """Make the word durable by which a node's own log has ended; return whether it is."""
         with self._lock:
             text = next((text for word, text in self._known if word.old == self._log_id), "")
             if not text or self._kept is None or self._is_kept:
-                return
+                return self._is_kept
             disk, directory = self._kept
             try:
                 write_whole(disk, directory, ENDED_NAME, [text.encode(), b"\n"])
@@ -134,8 +134,9 @@ class Successions:
                     "%s/%s: that this log has ended cannot be kept, and a restart may forget it: "
                     "%s", directory, ENDED_NAME, spoken(error),
                 )  # fmt: skip
-                return
+                return False
             self._is_kept = True
+            return True
 
     def _read_kept(self) -> None:
         """Take the word that a node has kept: what is damaged there may have ended its log."""
