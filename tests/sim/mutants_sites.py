@@ -28,7 +28,13 @@ def anyone_ends_a_log() -> list[Patch]:
 @siting
 def a_node_ignores_that_its_log_has_ended() -> list[Patch]:
     """A node of the old site goes on when it hears of the new one."""
-    return [(Successions, "ended_by", lambda known, text: (known.hear(text), None)[1])]
+    return [(Successions, "ended", property(lambda _known: None))]
+
+
+@siting
+def a_node_forgets_that_its_log_has_ended() -> list[Patch]:
+    """A node of the old site that restarts goes on until a client tells it again."""
+    return [(Successions, "_read_kept", lambda _known: None)]
 
 
 @siting

@@ -41,6 +41,8 @@ LOOK_US: Final = 20_000
 STATES_MAX: Final = 8
 PROMOTED_TICKS: Final = 15, 70
 AWAY_TICKS: Final = 0, 60  # how much later publishers hear of the new site's nodes
+NODE: Final = "node"  # the directory of a node in which it keeps the word
+RESTART_SHARE: Final = 0.5  # of the worlds, all old nodes restart once one has heard the word
 OLD, NEW = IDENTITY.id, "9" * 32
 GROUPS: Final = [
     f"{group or NO_GROUP}={','.join(name for name, of in SESSIONS.items() if of == group)}"
@@ -96,19 +98,40 @@ class SiteNode(MergeNode):
 
     def __init__(self, name: str, world: "Site", chance: Random) -> None:
         self.greetings: dict[str, Greeting] = {}
+        self.refused_by: Succession | None = None  # it has turned a peer away by this
         super().__init__(name, world, chance)
 
     def start_duties(self) -> None:
-        """Start with what is beside the certificates: the word by which the log began."""
-        self.known = Successions(STREAM, trusted, log=self.world.merged_identity.id)
+        """Start with what is beside the certificates, and with what the node has kept."""
+        self.disk.make_directory(NODE)
+        self.known = Successions(
+            STREAM, trusted, log=self.world.merged_identity.id, kept=(self.disk, NODE)
+        )
         for text in self.world.word:
             self.known.hear(text)
+        if self.lost or self.is_older_copy:
+            self.refused_by = None
+        if self.refused_by is not None and self.known.ended != self.refused_by:
+            raise Violation(f"{self.name} forgets that its log has ended: {self.refused_by}")
         super().start_duties()
 
     def hear(self, text: str) -> None:
         """Take a peer's word, as `NodeSuccessions.hear` does; `Refused` if the log has ended."""
-        if (word := self.known.ended_by(text)) is not None:
-            self.world.fenced_by = word
+        if self.known.ended_by(text) is not None:
+            self.demand_current()
+
+    def hear_gossip(self, text: str) -> None:
+        """Take a word that anyone brings."""
+        try:
+            self.hear(text)
+        except Refused as error:
+            self.world.trace(f"{self.name}: {error}")
+
+    def demand_current(self) -> None:
+        """Turn a peer away if the log has ended, as `NodeSuccessions.demand_current` does."""
+        if (word := self.known.ended) is not None:
+            if self.known.keep():  # not where the disk has failed
+                self.refused_by = word
             raise ended(word)
 
     def ship(self, session: str) -> None:
@@ -160,7 +183,6 @@ class Site(MergeCluster):
         self.sites, self.founding_state, self.word = sites, founding, word
         self.merged_identity = identity
         self.founding_name = "old" if founding is None else "new"
-        self.fenced_by: Succession | None = None
         told = None if log is None else partial(_told, log, self.founding_name)
         super().__init__(seed, log=told)
 
@@ -208,10 +230,17 @@ class Site(MergeCluster):
             pusher.hear(text)
         for text in texts:
             node.hear(text)
+        node.demand_current()
         if node.seal is not None:
             raise node.seal.refusal
         if greeting.is_outdated:
             raise Refused("busy", "it begins again")
+
+    @property
+    def fenced_by(self) -> Succession | None:
+        """The word that a node which runs has heard, or kept, by which the site's log has ended."""
+        every = [node for node in self.nodes.values() if node.alive]
+        return next((node.known.ended for node in every if node.known.ended is not None), None)
 
     def is_turned_away(self, error: Exception) -> bool:
         """Whether a publisher is refused because the log has ended."""
@@ -250,13 +279,16 @@ class SitesWorld:
     One copy and the newest states that were saved are the standby's. It is promoted in the middle
     of the faults: as `--drained`, once the copy has all of the sealed log, or as `--now`, with what
     it has, while the old cluster goes on. Publishers keep what they have sent, and ship to both
-    sites. The old one is then ended by what their connections hand on, and by nothing else. Anyone
-    brings forged words to nodes and publishers, and true ones to nodes of both sites.
+    sites. The old one is then ended by what their connections hand on, and by nothing else. In half
+    of the worlds its power fails once a node of it has heard, and no publisher reaches it for a
+    while: the nodes have to remember. Anyone brings forged words to nodes and publishers, and
+    true ones to nodes of both sites.
 
     Checks, besides all that each site promises: both logs are equal up to the cut, and the new one
     has each message once, in order; no node confirms anything to a publisher that knows of the end
     of its log, nor is a publisher left with what that log has confirmed; no log ends by what its
-    authority has not signed; and in the end the old site is sealed, and everything that publishers
+    authority has not signed; a node that has turned a peer away by the word does so after each
+    restart; and in the end the old site is sealed, and everything that publishers
     have is merged at the new one.
     """
 
@@ -274,6 +306,7 @@ class SitesWorld:
         self._states: list[CarriedState] = []
         self._sealed: tuple[int, Position, Proof] | None = None  # index, end and proof there
         self._word = ""
+        self._restarts = chance.random() < RESTART_SHARE
         self._looks = [self.old.begin()]
         self.clock.after(chance.randint(*PROMOTED_TICKS) * self.old.tick_us, self._promote)
         self.clock.after(LOOK_US, self._look)
@@ -335,7 +368,20 @@ class SitesWorld:
         if new is not None and self.is_drained:
             old.seal("operator ops", "b1:7420")
         elif old.fenced_by is not None:
-            old.seal(old.fenced_by.by, old.fenced_by.moved_to)
+            if self._restarts:
+                self._restart_old()
+            if (word := old.fenced_by) is not None:
+                old.seal(word.by, word.moved_to)
+
+    def _restart_old(self) -> None:
+        """Have the power of the whole old site fail, and no client bring the word again."""
+        self._restarts = False
+        for node in self.old.nodes.values():
+            if node.alive:
+                node.die("with its site", power=True)
+                self.old.nemesis.restart_later(node)
+        for each in self.old.links:
+            self.old.links[each] = 0.0
 
     def _carry_state(self) -> None:
         """Have the standby carry the state that a node has saved last."""
@@ -360,10 +406,7 @@ class SitesWorld:
         if text != self._word:
             chance.choice(list(self.pushers.values())).hear(text)
         if node.alive and self.clock.now_us >= node.paused_until_us:
-            try:
-                node.hear(text)
-            except Refused as error:
-                node.world.trace(f"{node.name}: {error}")
+            node.guarded(node.hear_gossip, text)
 
     def _promote(self) -> None:
         """Promote the standby as soon as that is possible."""

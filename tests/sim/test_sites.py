@@ -17,7 +17,10 @@ def test_worlds_with_two_sites_break_no_promise(seed: int) -> None:
     assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
 
 
-@pytest.mark.parametrize("mutant", ["anyone-ends-a-log", "connections-outlive-the-news"])
+@pytest.mark.parametrize(
+    "mutant",
+    ["anyone-ends-a-log", "connections-outlive-the-news", "a-node-forgets-that-its-log-has-ended"],
+)
 def test_a_word_that_is_not_checked_or_not_heeded_is_noticed_at_once(mutant: str) -> None:
     """One would let any peer end a cluster, the other let the old one confirm on."""
     assert mutant in SITING
