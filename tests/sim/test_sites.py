@@ -3,18 +3,14 @@
 import pytest
 
 from .mutants import SITING
-from .test_simulation import QUICK_SEEDS
-from .worlds import hunt, replay_command, seeds_of, violated
-
-QUICK_WORLDS = 3
+from .test_simulation import TESTED_BY_NAME, demand_no_violation
+from .worlds import hunt
 
 
-# The one before these is among the hundred of test_simulation.py.
-@pytest.mark.parametrize("seed", seeds_of("sites", QUICK_SEEDS, QUICK_WORLDS))
+@pytest.mark.parametrize("seed", TESTED_BY_NAME["sites"])
 def test_worlds_with_two_sites_break_no_promise(seed: int) -> None:
     """Every message is merged once at the new site, and the old one ends by its clients' word."""
-    violation = violated(seed)
-    assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+    demand_no_violation([seed])
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def world(
     the level of its formats is raised, or an event loop alone is driven by everything that may come
     between two of its calls. In some of those with publishers, messages have headers.
     """
-    made = WORLDS[_kind(seed)](seed, log=log)
+    made = WORLDS[kind_of(seed)](seed, log=log)
     if isinstance(made, MergeCluster) and seed % 5 == 3 and seed not in _without_headers():
         for publisher in made.publishers.values():
             publisher.has_headers = True
@@ -118,10 +118,11 @@ def seeds_of(kind: str, first: int, number: int) -> Sequence[int]:
     """Return the first seeds of a kind of `WORLDS`, or of "all"."""
     if kind == "all":
         return range(first, first + number)
-    return list(islice((seed for seed in count(first) if _kind(seed) == kind), number))
+    return list(islice((seed for seed in count(first) if kind_of(seed) == kind), number))
 
 
-def _kind(seed: int) -> str:
+def kind_of(seed: int) -> str:
+    """Return the kind of a seed's world, a key of `WORLDS`."""
     if seed % 8 == 1:
         return "members"
     if seed % 32 == 7:
@@ -199,5 +200,5 @@ def first_kept_seeds() -> list[int]:
     """Return the first of the kept seeds of each kind of world."""
     first: dict[str, int] = {}
     for seed in kept_seeds():
-        first.setdefault(_kind(seed), seed)
+        first.setdefault(kind_of(seed), seed)
     return list(first.values())
