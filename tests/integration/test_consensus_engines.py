@@ -340,12 +340,13 @@ def test_many_simulated_worlds_of_the_second_engine_break_no_promise():
 
 @needs_raftos
 @pytest.mark.parametrize(
-    "mutant", ["vote-forgotten-on-restart", "half-is-a-majority", "reads-without-asking"]
+    ("mutant", "first"),
+    [("vote-forgotten-on-restart", 50), ("half-is-a-majority", 0), ("reads-without-asking", 0)],
 )
-def test_the_worlds_detect_mistakes_in_this_engine_too(mutant):
+def test_the_worlds_detect_mistakes_in_this_engine_too(mutant, first):
     """Two hundred quiet worlds prove nothing if no checker looks."""
     with switched_on(mutant), pytest.raises(Violation):
-        live_through(range(100), ENGINES[1])
+        live_through(range(first, first + 10), ENGINES[1])
 
 
 # Which parts of raftos run, and when they may

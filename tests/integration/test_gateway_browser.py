@@ -32,18 +32,25 @@ def served(tmp_path_factory):
             yield running
 
 
-@pytest.fixture
-def page(served):
-    """The page, and what went wrong on it."""
+@pytest.fixture(scope="module")
+def browser():
+    """A browser, without a window."""
     with playwright_api.sync_playwright() as playwright:
         arguments = ["--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        opened = browser.new_page()
-        opened.errors = []
-        opened.on("pageerror", lambda error: opened.errors.append(str(error)))
-        opened.goto(f"http://{served.gateway.url.split('/')[2]}/messages")
-        yield opened
-        browser.close()
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    """The page, without what another kept, and what went wrong on it."""
+    opened = browser.new_page()
+    opened.errors = []
+    opened.on("pageerror", lambda error: opened.errors.append(str(error)))
+    opened.goto(f"http://{served.gateway.url.split('/')[2]}/messages")
+    yield opened
+    opened.close()
 
 
 def ask(page, **fields):

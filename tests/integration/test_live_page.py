@@ -58,7 +58,7 @@ def network(site, tmp_path):
                 yield network
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser():
     """A browser, without a window."""
     with playwright_api.sync_playwright() as playwright:
@@ -69,7 +69,7 @@ def browser():
 
 
 class Visit:
-    """The page, shown by a browser of its own."""
+    """The page, in a browser's context of its own."""
 
     def __init__(self, browser, site, network):
         self.page = browser.new_page()
