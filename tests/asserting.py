@@ -47,7 +47,8 @@ def _has_assertion(node: ast.AST) -> bool:
     for each in ast.walk(node):
         if isinstance(each, ast.Assert):
             return True
-        if isinstance(each, ast.Call) and ast.unparse(each.func) in EXPECTS:
+        called = each.func if isinstance(each, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called) in EXPECTS:
             return True
         if isinstance(each, ast.Raise) and each.exc is not None:
             made = ast.unparse(each.exc)

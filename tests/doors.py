@@ -35,10 +35,8 @@ def _is_private(node):
 def _is_patch(node):
     if not isinstance(node, ast.Call):
         return False
-    called = ast.unparse(node.func)
-    return called.startswith(("monkeypatch.", "patch", "mock.")) and (
-        called.split(".")[-1] in PATCHES
-    )
+    last = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    return last in PATCHES and ast.unparse(node.func).startswith(("monkeypatch.", "patch", "mock."))
 
 
 def counts():

@@ -24,6 +24,7 @@ class Guard:
     def __init__(self):
         """Install the hook, switched off; it stays until the process ends."""
         self.earlier = None
+        self.forbidden = FORBIDDEN  # the module's names are gone when the process ends
         sys.addaudithook(self._look)
 
     @contextmanager
@@ -36,7 +37,7 @@ class Guard:
             self.earlier = None
 
     def _look(self, event, _arguments):
-        if event not in FORBIDDEN or (earlier := self.earlier) is None:
+        if event not in self.forbidden or (earlier := self.earlier) is None:
             return
         if threading.current_thread() not in earlier and not _is_allowed():
             raise AssertionError(f"{event}: such a test belongs in tests/integration")

@@ -189,14 +189,20 @@ def test_packages_and_modules_form_no_cycle():
 PROSE = [*CODE, *TESTS, *python_files("benchmarks", "examples"), *documents()]
 
 
+@cache
+def with_habits():
+    """Return the files that have any habit: one search of a file finds what sixteen would."""
+    exempt = {"tests/ratchets.py", "CONTRIBUTING.md"}
+    any_of = re.compile("|".join(HABITS))
+    return [each for each in PROSE if each not in exempt and any_of.search(source(each).lower())]
+
+
 @pytest.mark.parametrize("habit", HABITS)
 def test_habits_of_translated_prose_do_not_return(habit):
     """English that needs a second reading costs every reader after the first."""
     found = [
         f"{path}:{number}: {line.strip()}"
-        for path in PROSE
-        if path not in {"tests/ratchets.py", "CONTRIBUTING.md"}
-        and re.search(habit, source(path), re.IGNORECASE)
+        for path in with_habits()
         for number, line in enumerate(source(path).splitlines(), 1)
         if re.search(habit, line, re.IGNORECASE)
     ]
