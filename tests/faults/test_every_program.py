@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 
-import pyarrow.dataset as ds
 import pytest
 
 from rt import Publisher
@@ -183,6 +182,8 @@ class World:
         state = read_table(
             str(self.disks["copy"] / STREAM / "out"), str(self.disks["table"] / "table")
         )
+        import pyarrow.dataset as ds  # it imports pandas
+
         rows = ds.dataset([each.path.removeprefix("file://") for each in state.files]).to_table(
             ["payload", "session"]
         )

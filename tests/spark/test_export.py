@@ -7,7 +7,6 @@ import sys
 from random import Random
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -27,6 +26,8 @@ from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, 
 
 def exported(out):
     """Return (position, session, payload) of a dataset, in order."""
+    import pyarrow.dataset as ds  # it imports pandas
+
     table = ds.dataset(str(out), partitioning="hive").to_table(["position", "session", "payload"])
     return sorted(tuple(row.values()) for row in table.to_pylist())
 

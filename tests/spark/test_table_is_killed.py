@@ -12,7 +12,6 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pytest
 
 from rt import Publisher
@@ -30,22 +29,28 @@ from rt.tables.payloads import parse_columns
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows
 
 pytest.importorskip("pyiceberg")
-from rt.tables.iceberg import local_catalog
 
 TABLE = "flights.messages"
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.spark.test_table_is_killed"])
+FORKS.set_forkserver_preload(["tests.spark.test_table_is_killed", "rt.tables.iceberg"])
 SETTINGS = ExportSettings(
     include_active=True, target_bytes=6000, keep_s=0.2, columns=parse_columns("n bigint")
 )
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir")  # of the interpreter's audit
 
 
+def catalog(where):
+    """Return a catalog in a directory; no worker imports its packages that runs no such test."""
+    from rt.tables.iceberg import local_catalog
+
+    return local_catalog(where)
+
+
 def opener(kind, where):
     """Return a function that opens the table."""
     if kind == "parquet":
         return parquet_opener(where, SETTINGS)
-    return iceberg_opener(TABLE, lambda: local_catalog(where), SETTINGS)
+    return iceberg_opener(TABLE, lambda: catalog(where), SETTINGS)
 
 
 def follow(kind, log, where, left, bytes_max, began):
@@ -105,7 +110,7 @@ class World:
         """Return the state according to the manifest or the catalog."""
         if self.kind == "parquet":
             return read_table(self.log, self.where + suffix.replace("_", "."))
-        return read_table(self.log, TABLE + suffix, local_catalog(self.where))
+        return read_table(self.log, TABLE + suffix, catalog(self.where))
 
     def has_begun(self):
         """Whether any run came as far as to make the tables."""
@@ -140,6 +145,8 @@ class World:
         assert digest(found) == digest(sorted((r.position, r.payload) for r in wanted))
         assert all(payload.startswith(b"dead") for _, payload in dead)
         if any(Path(self.where).rglob("log*.parquet")) and self.kind == "parquet":
+            import pyarrow.dataset as ds  # it imports pandas
+
             plain = ds.dataset(self.where, partitioning="hive").to_table(["position"])
             assert plain.num_rows == len(set(plain["position"].to_pylist()))
 
@@ -148,7 +155,7 @@ class World:
         if self.kind == "parquet":
             to_parquet(self.log, self.where, SETTINGS)
         else:
-            to_iceberg(self.log, TABLE, local_catalog(self.where), SETTINGS)
+            to_iceberg(self.log, TABLE, catalog(self.where), SETTINGS)
         assert self.state().position > max(self.rows)
         self.check()
         self.publisher.close()
@@ -160,6 +167,8 @@ def rows_of(files):
     paths = [each.path.removeprefix("file://") for each in files]
     if not paths:
         return []
+    import pyarrow.dataset as ds  # it imports pandas
+
     table = ds.dataset(paths).to_table(["position", "payload"])
     return list(zip(table["position"].to_pylist(), table["payload"].to_pylist(), strict=True))
 
