@@ -292,7 +292,15 @@ def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
     executor.close()
 
 
-def inboxes_of(bench: Bench, top: Path, *, end: Position) -> Inboxes:
+class BegunAgain(Inboxes):
+    """Copies of logs that each began after the instruction of a reset."""
+
+    def begun_after(self, session: str) -> int:
+        """Return the index of the second instruction."""
+        return 2
+
+
+def inboxes_of(bench: Bench, top: Path, *, end: Position, kind: type[Inboxes] = Inboxes) -> Inboxes:
     """Return the copies of a node that has lost everything after `end`."""
     log = LogDirectory(str(bench.top / "jfk"))
     log.refresh()
@@ -304,7 +312,7 @@ def inboxes_of(bench: Bench, top: Path, *, end: Position) -> Inboxes:
         after.step(header)
         appender.append((data,), (header,), after)
     guard: Any = SimpleNamespace(demand_room=lambda: None)
-    return Inboxes(OsDisk(), str(top), "s", lambda _end, _session: None, guard)
+    return kind(OsDisk(), str(top), "s", lambda _end, _session: None, guard)
 
 
 def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path, caplog):
@@ -325,12 +333,11 @@ def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path,
     ).read_bytes()
 
 
-def test_nothing_is_put_back_into_the_copy_of_the_next_log(bench, tmp_path, monkeypatch):
+def test_nothing_is_put_back_into_the_copy_of_the_next_log(bench, tmp_path):
     """The instruction is from before the reset."""
     end = bench.holdings.own["jfk"]
-    inboxes = inboxes_of(bench, tmp_path / "copies", end=end)
+    inboxes = inboxes_of(bench, tmp_path / "copies", end=end, kind=BegunAgain)
     inboxes.open_all(lambda _session: START)
-    monkeypatch.setattr(inboxes, "begun_after", lambda _session: 2)
     restore_from_journal(inboxes, [Entry(1, 1, encode_instruction(bench.plan()))])
     assert inboxes.get("jfk").appender.end == end
     inboxes.close()
