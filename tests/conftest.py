@@ -53,6 +53,13 @@ def _keep_files_in_memory():
 _keep_files_in_memory()
 
 
+@pytest.fixture
+def disk_path():
+    """A directory on a disk, for what asks of which kind it is, or how large."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(scope="session")
 def client_certificates(tmp_path_factory):
     """A directory with the certificates of a publisher and a subscriber."""

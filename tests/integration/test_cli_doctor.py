@@ -3,9 +3,7 @@
 import json
 import os
 import socket
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -144,13 +142,6 @@ def test_a_node_that_cannot_be_asked_has_advice_by_the_error(error, is_refusal, 
     [ports] = [each for each in every if each.about == "ports" and each.advice]
     assert advice in ports.advice
     assert not [each for each in every if each.about == "cluster" and each.advice]
-
-
-@pytest.fixture
-def disk_path():
-    """A directory that is not in memory, which would be a finding."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture
