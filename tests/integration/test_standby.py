@@ -170,6 +170,7 @@ def test_what_a_promotion_would_begin_with_is_said_before_it_is_made(standby, tm
     publisher.publish_many([b"%d" % each for each in range(100)])
     publisher.flush("merged", timeout_s=60)
     root = ["--root", os.path.join(old.clients, "sub"), "--stream", STREAM]
+    assert eventually(lambda: old.ledger("n1").number == 100, 60)
     assert eventually(lambda: carrier.record.proven_to == str(old.ledger("n1").end), 60)
     shown = run("standby", "status", *root, "--max", "60", "--json")
     assert shown.exit_code == 0, shown.output
