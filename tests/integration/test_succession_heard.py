@@ -332,7 +332,8 @@ def test_a_forged_word_and_one_of_another_log_change_nothing(sites, tmp_path):
     evil, certs = str(tmp_path / "evil"), os.path.join(old.root, "certs")
     word = said_in((tmp_path / "new/certs" / f"{STREAM}{SUFFIX}").read_text())
     init_authority(evil)
-    other = replace(word, old="a" * 32)
+    # Those who believe it look for its site, where the true word could be heard.
+    other = replace(word, old="a" * 32, new="b" * 32, moved_to="localhost:1")
     for name, each, authority in (("forged", word, evil), ("other", other, certs)):
         path = tmp_path / f"{name}{SUFFIX}"
         path.write_bytes(one_line(each.signed(authority)))
