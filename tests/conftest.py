@@ -28,10 +28,6 @@ for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 
 FAULTS_TIMEOUT_S = 1800
-MEMORY, MEMORY_MIN = (
-    "/dev/shm",
-    4 << 30,
-)  # bytes; the tests of six workers have held less than one GB
 SPARK, SIM = "tests/spark", "tests/sim"
 # Tests that wait go first; tests that only compute fill the gaps at the end.
 ORDER = (
@@ -39,24 +35,13 @@ ORDER = (
 )  # fmt: skip
 
 
-def _keep_files_in_memory():
-    """Put temporary files where a sync takes no time: no test cuts the power of a real disk."""
-    try:
-        room = os.statvfs(MEMORY)
-    except OSError:
-        return
-    if room.f_bavail * room.f_frsize >= MEMORY_MIN and not room.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("TMPDIR", MEMORY)
-        tempfile.tempdir = None  # read it again
-
-
-_keep_files_in_memory()
-
-
 @pytest.fixture
-def disk_path():
-    """A directory on a disk, for what asks of which kind it is, or how large."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+def ram_path(tmp_path):
+    """A directory whose syncs take no time, where there is one; no test cuts its power."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rt-test-") as directory:
         yield Path(directory)
 
 

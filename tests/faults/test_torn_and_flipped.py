@@ -229,8 +229,9 @@ def forget_last_roll(directory):
 
 
 @pytest.mark.parametrize("step", [257, pytest.param(8, marks=pytest.mark.faults)])
-def test_a_writer_opens_after_each_cut_with_a_new_run_after_the_last_whole_frame(tmp_path, step):
+def test_a_writer_opens_after_each_cut_with_a_new_run_after_the_last_whole_frame(ram_path, step):
     """Numbers continue after what is left: none twice, none left out."""
+    tmp_path = ram_path
     root = tmp_path / "whole"
     settings = WriterSettings(fsync=Fsync.NEVER)
     writer = SessionWriter(str(root), "flights", "jfk", settings)

@@ -145,9 +145,9 @@ def test_a_node_that_cannot_be_asked_has_advice_by_the_error(error, is_refusal, 
 
 
 @pytest.fixture
-def places(disk_path):
+def places(tmp_path):
     """The files of a cluster of three on this machine, of which none runs."""
-    return init_cluster(str(disk_path), "flights", [f"localhost:{_free()}" for _ in range(3)])
+    return init_cluster(str(tmp_path), "flights", [f"localhost:{_free()}" for _ in range(3)])
 
 
 def _free():
@@ -179,21 +179,21 @@ def test_a_port_that_something_else_holds_is_found(places):
     ("mode", "said"),
     [(0o644, "everyone may read this key"), (0o660, "its group may write this key"), (0o640, "")],
 )
-def test_a_key_is_judged_as_the_programs_judge_it(places, disk_path, mode, said):
+def test_a_key_is_judged_as_the_programs_judge_it(places, tmp_path, mode, said):
     """It warned of a key that they take, and of one that they refuse with other words."""
-    key = disk_path / "certs" / "n1.key"
+    key = tmp_path / "certs" / "n1.key"
     key.chmod(mode)
     found = [words for about, words in on_machine(places[0]) if about == "certificates"]
     assert bool(found) == bool(said)
     assert all(words.startswith(f"{key}: {said}") for words in found)
 
 
-def test_a_certificate_that_others_cannot_use_is_found(places, disk_path):
+def test_a_certificate_that_others_cannot_use_is_found(places, tmp_path):
     """A name that is missing, and no file at all."""
     moved = [f"{each.name}=elsewhere:{number}" for number, each in enumerate(places, 1)]
     wrong = dict(on_machine(places[1], members=moved))
     assert "does not name elsewhere" in wrong["certificates"]
-    (disk_path / "certs" / "n3.pem").unlink()
+    (tmp_path / "certs" / "n3.pem").unlink()
     assert "no such" in dict(on_machine(places[2]))["certificates"]
 
 

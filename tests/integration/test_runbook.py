@@ -111,12 +111,12 @@ class Site:
 
 
 @pytest.fixture
-def site(disk_path, monkeypatch):
+def site(tmp_path, monkeypatch):
     """A cluster that has merged something; its commands run where it is."""
-    monkeypatch.chdir(disk_path)
-    site = Site(disk_path)
+    monkeypatch.chdir(tmp_path)
+    site = Site(tmp_path)
     try:
-        with Publisher(str(disk_path / "rt-data"), stream="flights", session="jfk") as publisher:
+        with Publisher(str(tmp_path / "rt-data"), stream="flights", session="jfk") as publisher:
             publisher.publish_many([b"AA1 departed"] * 1000)
         site.command("rt", "push", "--drain", "--root", "rt-data")
         yield site

@@ -366,10 +366,10 @@ def test_a_failed_sync_ends_the_publisher_and_is_never_retried(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES, errno.EMFILE])
-def test_whichever_call_fails_flushed_messages_are_there_once_and_in_order(tmp_path, number):
+def test_whichever_call_fails_flushed_messages_are_there_once_and_in_order(ram_path, number):
     """Every call of the seam in turn: a named error, or none; then a new publisher continues."""
     for nth in range(60):
-        root, flushed = tmp_path / str(nth), []
+        root, flushed = ram_path / str(nth), []
         for disk in (None, FaultyDisk(fail_call(nth, number)), None):
             try:
                 with opened(root, disk=disk, writer=NEVER, batching=PROMPT) as publisher:

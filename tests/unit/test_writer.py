@@ -340,11 +340,11 @@ def life(root, disk, flushed):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES])
-def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(tmp_path, number):
+def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(ram_path, number):
     """92 % of catastrophes come from errors that were reported and handled wrongly."""
     nth, failed = 0, True
     while failed:
-        root = tmp_path / str(nth)
+        root = ram_path / str(nth)
         first = []
         life(root, None, first)
         flushed, disk = list(first), FaultyDisk(fail_call(nth, number))
