@@ -722,7 +722,7 @@ def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended(
 
 def copying(tmp_path):
     """Return a copy of the merged log that reaches no node."""
-    no_context = SimpleNamespace(current=lambda: None, files=None, stream="")
+    no_context = SimpleNamespace(current=lambda: None, files=None, stream="", successions=None)
     settings = SimpleNamespace(
         name="n1", addresses={"n2": ("localhost", 1)}, root=str(tmp_path), stream="flights"
     )

@@ -649,6 +649,8 @@ def test_a_node_is_dialled_again_after_an_attempt_that_met_a_bug(loop):
 class Wanting:
     """A client whose connection is wanted, once it has met a bug where a test has one."""
 
+    successions = None
+
     def __init__(self, bugs):
         self.bugs, self.asked = bugs, 0
 

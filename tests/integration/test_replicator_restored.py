@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -436,7 +437,9 @@ def pushed(tmp_path):
     """Return a connection that ships one session to a node that has nothing yet, and its line."""
     book = SessionBook(str(tmp_path / "pub"), STREAM, [parse_glob("*")])
     push = PushConnection(
-        Destination([("localhost", 1)], None, PUSH, STREAM), book, GatherWindow(1)
+        Destination([("localhost", 1)], SimpleNamespace(successions=None), PUSH, STREAM),
+        book,
+        GatherWindow(1),
     )
     return push, Line().shipping(push)
 

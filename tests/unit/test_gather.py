@@ -1,6 +1,7 @@
 """GatherWindow: how long small updates are gathered."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_what_the_connections_own_thread_sends_is_on_its_way_too(tmp_path):
     for log in logs:
         log.write(8)
     book = SessionBook(str(tmp_path), "s", [parse_glob("*")])
-    destination = Destination([("localhost", 1)], None, PUSH, "s")
+    destination = Destination([("localhost", 1)], SimpleNamespace(successions=None), PUSH, "s")
     connection = PushConnection(destination, book, gather)
     line = Line().shipping(connection)
     line.has_left = True  # so that nothing is sent as it is announced

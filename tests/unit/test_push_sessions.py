@@ -19,7 +19,7 @@ STREAM = "flights"
 class Contexts:
     """TLS that is never used: nothing is dialled."""
 
-    roles = None
+    roles = successions = None
 
     def current(self):
         """Return nothing."""
