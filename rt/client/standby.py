@@ -158,6 +158,7 @@ class StateCarrier:
         self._every_s, self._now_ns = every_s, now_ns
         self._samples = EndSamples()
         self._pending: _Pending | None = None
+        self._log_id = ""  # of the log that the record is of; "" if unknown
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
         self.record = StandbyRecord()
@@ -166,6 +167,8 @@ class StateCarrier:
         """Begin; the record of the last run is continued."""
         with suppress(Misuse):
             self.record = read_record(os.path.dirname(self._top), self._stream)
+        with suppress(Misuse, OSError):
+            self._log_id = read_carried(os.path.join(self._top, STATE_NAME)).log
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -205,6 +208,7 @@ class StateCarrier:
             )
 
     def _look(self) -> None:
+        self._follow_log()
         self._samples.take(self._ask, self._now_ns, self._position())
         if self._pending is None:
             asked_ns = self._now_ns()
@@ -217,6 +221,19 @@ class StateCarrier:
         if self._pending is not None and self._position() >= self._pending.end:
             pending, self._pending = self._pending, None
             self._keep(pending)
+
+    def _follow_log(self) -> None:
+        """Forget what was carried once the copy is one of the log that continues its own."""
+        identity = read_log_identity(os.path.join(self._top, MERGED_NAME))
+        if identity is None or identity.id == self._log_id:
+            return
+        if self._log_id:
+            self._pending = None
+            self._count_nothing()
+            self.record = replace(
+                self.record, state_index=0, state_at_ns=0, proven_to=str(START), proven_digest=""
+            )
+        self._log_id = identity.id
 
     def _keep(self, pending: _Pending) -> None:
         """Write a state whose end the copy has reached, if they agree."""

@@ -37,9 +37,9 @@ STREAM = "flights"
 class Cluster:
     """Answers as nodes would, from a log that is copied at once."""
 
-    def __init__(self, root):
+    def __init__(self, root, log_id="0" * 32):
         self.root = str(root)
-        self.log = MergedLog(os.path.join(self.root, STREAM, "out"))
+        self.log = MergedLog(os.path.join(self.root, STREAM, "out"), log_id=log_id)
         self.states = []  # after each range
         self.now_ns = 1_000_000_000_000
         self.lag = 0  # how many ranges the copy lacks
@@ -192,6 +192,34 @@ def test_a_state_of_another_log_is_not_kept(cluster):
     cluster.states[-1] = CarriedState(STREAM, "1" * 32, 1, {}, ("n1",), cluster.states[-1].ledger)
     cluster.carrier().turn()
     assert "the state of 1111" in read_record(cluster.root, STREAM).error
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same program", "one started later"])
+def test_what_was_carried_of_the_log_before_counts_no_more_once_the_copy_has_rejoined(
+    cluster, tmp_path, is_new
+):
+    """The next state was passed over if it had the same index, and status went on to say ok."""
+    carrier = cluster.carrier()
+    carrier.turn()
+    assert carrier.record.state_index == 2
+    later = Cluster(tmp_path / "later", "1" * 32)
+    with later.log:
+        later.merge("jfk", b"a", b"b")
+        later.merge("red", b"d")
+        os.rename(cluster.out, f"{cluster.out}.before")
+        os.rename(later.out, cluster.out)
+        cluster.error = Refused("not-leader", "no node leads now")
+        if is_new:
+            with cluster.carrier() as carrier:
+                pass
+        carrier.turn()
+        assert carrier.record.state_index == 0
+        assert carrier.record.proven_to == "0.0.0"
+        assert carrier.record.behind_s(cluster.now_ns) == float("inf")
+        cluster.error, cluster.states = None, later.states
+        carrier.turn()
+        assert carrier.record.state_index == 2
+        assert cluster.kept() == later.states[-1]
 
 
 @pytest.mark.parametrize(
