@@ -52,7 +52,8 @@ def test_ten_publishers_take_no_connection_and_no_pusher_more_than_one(client):
     # fewer if something of an earlier test was ending
     assert eventually(lambda: sockets() <= connections, PATIENCE_S), (sockets(), connections)
     names = [each.name for each in threading.enumerate()]
-    assert eventually(lambda: threads() <= before, PATIENCE_S), (before, names)
+    # The node in this process may have started some of its pool; a thread each would be nine.
+    assert eventually(lambda: threads() < before + 5, PATIENCE_S), (before, names)
 
 
 def test_a_session_that_is_refused_stops_no_other(client, tmp_path):

@@ -147,6 +147,7 @@ def test_nodes_that_have_heard_it_refuse_after_a_restart(sites, tmp_path, caplog
     assert eventually(lambda: all(told in each.error for each in ignorant.status()), 60)
     with pytest.raises(rt.RtError, match=told):
         ask_any(old.addresses[:1], old.contexts("subscriber"), {"do": END}, election_s=0)
+    assert old.nodes["n1"].status()["ended"]["moved_to"] in told
     for name in ("n2", "n3"):
         old.start(name)
     assert eventually(lambda: is_sealed(old), 60), "n1 has it sealed once a majority is there"

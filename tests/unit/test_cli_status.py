@@ -69,6 +69,17 @@ def test_a_node_that_was_restored_says_why_it_does_not_count():
     assert waits.health is Health.DEGRADED
 
 
+def test_a_node_whose_log_has_ended_says_where_it_continues_before_it_is_sealed():
+    """It refused every client, and status showed a healthy node."""
+    word = {"moved_to": "b1:7420,b2:7420", "cut": "0.0.2048", "by": "rt standby promote on b1"}
+    found = report(answer("n1", ended=word), None, None)
+    says = "n1 refuses publishers and readers: its log has ended at 0.0.2048"
+    assert says in status_text(found)
+    assert "continues at b1:7420,b2:7420" in status_text(found)
+    seal = {"at_ns": SECOND_NS, "by": "operator op", "moved_to": "b1:7420"}
+    assert says not in status_text(report(answer("n1", ended=word, sealed=seal), None, None))
+
+
 def test_a_forked_node_is_named_with_what_it_alone_has_merged():
     """The operator must know which node to empty, and what would be lost with it."""
     fork = {"since_ns": 1_700_000_000 * SECOND_NS, "position": "0.0.2048", "reason": "entry 9 is"}

@@ -417,8 +417,14 @@ class Node:
         # a node that is being added had no state to lose
         is_new = settings.name in shown["learners"]
         lost = self._lost if shown["role"] == "learner" and not is_new else ""
-        repair = {"scrub": asdict(self.scrubber.state)}
-        return shown | certificate | repair | {"diverged": inboxes.diverged, "lost_state": lost}
+        word = self._successions.ended
+        ended = (
+            None if word is None else {"moved_to": word.moved_to, "cut": word.cut, "by": word.by}
+        )
+        return shown | certificate | {
+            "scrub": asdict(self.scrubber.state), "diverged": inboxes.diverged, "lost_state": lost,
+            "ended": ended,
+        }  # fmt: skip
 
     def certificate_warning(self) -> str:
         """Return what must be done about the node's certificate, or ""."""

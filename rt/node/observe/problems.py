@@ -102,6 +102,13 @@ def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
             )
         else:
             yield Problem(said, "rt standby promote, or rt cluster unseal to let it go on")
+    elif word := get(answer, "ended", dict):
+        yield Problem(
+            f"refuses publishers and readers: its log has ended at {position(word, 'cut')}, by "
+            f"{get(word, 'by', str)}, and continues at {get(word, 'moved_to', str)}",
+            "stop it once it is not needed; it is not sealed yet, as no majority of its cluster "
+            "has answered",
+        )
     if fork := get(answer, "forked", dict):
         since = time_text(get(fork, "since_ns", int))
         yield Problem(
