@@ -54,10 +54,10 @@ def sites(tmp_path):
             str(clients / "sub"), STREAM, lambda request: old.ask(request, who="operator"),
             lambda: pull.status().durable_place, every_s=0.05,
         )  # fmt: skip
-        with carrier:
-            publisher = old.publisher("jfk")
-            publisher.publish_many([b"%d" % each for each in range(100)])
-            publisher.flush("merged", timeout_s=60)
+        publisher = old.publisher("jfk")
+        publisher.publish_many([b"%d" % each for each in range(100)])
+        publisher.flush("merged", timeout_s=60)
+        with carrier:  # from when a node leads: it waits twenty times as long as an answer took
             end = old.ledger("n1").end
             assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
         pull.stop()
