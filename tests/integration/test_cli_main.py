@@ -283,7 +283,7 @@ def test_a_pull_whose_disk_is_full_says_so(tmp_path):
         publisher.flush("merged", PATIENCE_S)
         code, _, told = finish(start_limited(
             1 << 16, "pull", "--config", tmp_path / "clients.toml", "--root", tmp_path / "small",
-            "--once", "--timeout", "2",
+            "--once", "--timeout", "5",
         ))  # fmt: skip
     assert code == exits.FOUND_WRONG, told
     assert "rt: no node is connected: [Errno 27] File too large" in told

@@ -105,7 +105,7 @@ def test_a_drain_beside_another_push_says_what_it_does_not_know(cluster, tmp_pat
     push.start()
     try:
         assert eventually(lambda: push.drained(merged=True), PATIENCE_S)
-        done = asked(cluster, "push", "--drain", "--timeout", "1", "--root", str(tmp_path))
+        done = asked(cluster, "push", "--drain", "--timeout", "4", "--root", str(tmp_path))
     finally:
         push.stop()
     assert done.exit_code == 1, done.output
