@@ -262,7 +262,8 @@ class PushConnection:
                 continue
             if channel.has_news():
                 side.mark(channel)
-                self._note_whole(session, channel)
+                if channel.has_begun:
+                    self._note_whole(session, channel)
             else:
                 self._note(session, whole=True)  # the look has shown that the log is in place
                 if channel.changes.has_idled():  # what is busy would open its files again at once
@@ -279,8 +280,7 @@ class PushConnection:
                 if side.is_used_up:
                     raise Refused("sessions", _NO_CHANNEL.format(self._channels_max))
                 self._channels[session] = side.open(log, end)
-                self._errors.note(session, "")
-                return
+                return  # why it was refused counts until the node accepts it
         except Refused as why:
             self._refuse(session, why)
         except (CorruptLog, OSError) as error:

@@ -7,11 +7,11 @@ from replicator.push.session_book import SessionBook
 from replicator.source.gather_window import GatherWindow
 from replicator.wire.dialer import Destination
 from replicator.wire.hello import PUSH
-from replicator.wire.messages import Ack
+from replicator.wire.messages import Ack, Refusal, Standing
 from rt import Publisher
 from rt.names import parse_glob
 from rt.position import START, Position
-from tests.links import Line
+from tests.links import Line, turns
 
 STREAM = "flights"
 
@@ -119,6 +119,30 @@ def test_sessions_that_no_connection_could_carry_end_none(connect, tmp_path):
     assert connection.is_wanted()
     assert "2 sessions at most" in connection.error("bos")
     assert sorted(line.sessions.values()) == ["jfk", "lga"]
+
+
+def test_a_session_that_is_offered_again_is_refused_until_the_node_accepts_it(connect, tmp_path):
+    """A drain that ran out then did not know that another program ships the session."""
+    book = Book(str(tmp_path), STREAM, [parse_glob("jfk")], refused_retry_s=0)
+    book.refused = lambda _session, _why: 0.0
+    book, connection = connect(book)
+    line = Line()
+    connection.begin(line)
+    turns(connection)
+    for _ in range(2):
+        line.answers = [Refusal(max(line.sessions), "busy", "another ships it")]
+        before = len(line.sessions)
+        turns(connection)
+        connection.look()
+        turns(connection)
+        assert len(line.sessions) > before, "it was offered again"
+        assert connection.refusal("jfk") == "busy"
+        assert "another ships it" in connection.error("jfk")
+    line.answers = [Standing(max(line.sessions), START)]
+    turns(connection)
+    connection.look()
+    turns(connection)
+    assert (connection.refusal("jfk"), connection.error("jfk")) == ("", connection.dialer.error)
 
 
 def acked(book, node, end):
