@@ -336,3 +336,29 @@ def test_a_member_says_what_was_asked_for_and_matches_nothing(
             member.ack(message)
     assert [type(each) for each in events] == ([NoMatch] if words else [])
     assert words in caplog.text
+
+
+def test_stop_ends_the_wait_for_nodes_before_what_follows_a_suspect_message(world):
+    """With no node there, an iteration that was told to stop went on until close."""
+    for number in range(2):  # so that the third member gets a range that was handed out twice
+        with world.member(group(f"m{number}", silence_s=0.5)) as messages:
+            taken(messages.messages(PATIENCE_S), 5)
+        world.nodes.now_s += 1.0
+    asked, left = [], []
+
+    def silent(request):
+        asked.append(request)
+        raise PeerError("no node answers")
+
+    with world.member(group("last", silence_s=0.5)) as messages:
+        iterator = messages.messages(PATIENCE_S)
+        message = next(iterator)
+        assert message.redelivered == 2
+        world.ask = silent
+        messages.ack(message)
+        reading = threading.Thread(target=lambda: left.append(next(iterator, None)))
+        reading.start()
+        assert eventually(lambda: asked, PATIENCE_S)
+        messages.stop()
+        reading.join(PATIENCE_S)
+        assert left == [None]

@@ -85,8 +85,17 @@ class Claims:
             self._plan()  # ask for another one meanwhile
             return claim
 
-    def progress(self, claim: HeldClaim, position: Position, *, sync: bool = False) -> None:
+    def progress(
+        self,
+        claim: HeldClaim,
+        position: Position,
+        *,
+        sync: bool = False,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Record that everything before a position is handled; with `sync`, wait until nodes agree.
+
+        The wait ends early once `gives_up` returns True, which is asked whenever there is news.
 
         Raises:
             ClaimLost: with `sync`, the claim went to another member.
@@ -99,7 +108,7 @@ class Claims:
             if sync and not state.is_agreed(claim, upto):
                 state.hurry()
             self._plan()
-            while sync and not state.is_agreed(claim, upto):
+            while sync and not (state.is_agreed(claim, upto) or gives_up()):
                 if state.is_closing:
                     raise Stopped("the subscriber is closed")
                 self._news.wait()

@@ -345,7 +345,9 @@ class GroupSubscriber:
                     yield step
                 elif isinstance(step, Agree):
                     with suppress(ClaimLost):
-                        self._claims.progress(claim, step.position, sync=True)
+                        self._claims.progress(
+                            claim, step.position, sync=True, gives_up=lambda: self._use.is_stopped
+                        )
                 elif step is not None:
                     self._publish(str(step.letter.position).encode(), step.letter.encode())
 
