@@ -1,4 +1,4 @@
-"""Latencies: a histogram of durations."""
+"""Durations: a histogram of them, and a running mean."""
 
 import threading
 from bisect import bisect_left
@@ -8,6 +8,28 @@ from typing import Final, NamedTuple
 _NEW_MAX: Final = 1024  # observations that may wait to be sorted into buckets
 # 0.1 ms to 3.28 s. A good disk syncs in less than 1 ms, so short times need several buckets.
 BOUNDS_S: Final = tuple(0.0001 * 2**power for power in range(16))
+_SHARE: Final = 1 / 8  # of a new duration in a running mean
+
+
+class RunningMean:
+    """RunningMean: how long calls took lately, where each new duration counts for an eighth.
+
+    On a machine whose processors are shared, a quick call takes long now and then because something
+    else runs; that says nothing about the next one. If calls do take ten times a limit, the first
+    one shows it; if they take twice as long, the sixth.
+
+    Attributes:
+        mean_s: the mean so far, in seconds.
+    """
+
+    __slots__ = ("mean_s",)
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Record one duration."""
+        self.mean_s += (seconds - self.mean_s) * _SHARE
 
 
 class LatencyCounts(NamedTuple):

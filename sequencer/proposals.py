@@ -81,7 +81,11 @@ class Proposals:
 
         On a follower, whether the last merge did.
         """
-        return self._planner.carrier.is_allowed() if self._engine.leads else self._execution.carries
+        return (
+            self._planner.carrier.is_allowed()
+            if self._engine.leads
+            else bool(self._execution.carried)
+        )
 
     @property
     def stuck(self) -> Mapping[str, Stuck]:

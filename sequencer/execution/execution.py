@@ -79,7 +79,7 @@ class Execution:
         self.executor = executor
         self.copies = Copies(executor, holdings)
         self.digests = Digests()
-        self.carries = False  # whether the last merge carried bytes
+        self.carried = frozenset[str]()  # the sessions whose bytes the last merge carried
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
         self._lacked: Slice | None = None  # the first entry's missing slice, as last found
@@ -264,10 +264,8 @@ class Execution:
                 if self.executor.unproven:
                     self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
-            self.carries = False
-            for each in instruction.slices:
-                self._sessions.append(each.session)
-                self.carries = self.carries or bool(each.carried)
+            self._sessions += [each.session for each in instruction.slices]
+            self.carried = frozenset(each.session for each in instruction.slices if each.carried)
             self.done_index = entry.index
             return
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):

@@ -12,7 +12,7 @@ import pytest
 
 from replicator.serve.client_record import PULLS, ClientView, ServedClient, ServerRecord
 from rt.errors import Misuse
-from rt.latencies import BOUNDS_S, Latencies
+from rt.latencies import BOUNDS_S, Latencies, RunningMean
 from rt.node.agree.leadership import Leadership, RoleChange, RoleCommand
 from rt.node.observe.lookout import Lookout
 from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
@@ -272,3 +272,16 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     assert node.lookout.sample.flow.merged.total.messages == 5000
     assert isinstance(node.lookout.sample.clients[0], ClientView)
     assert node.lookout.sample.view.end > Position(0)
+
+
+def test_a_mean_of_durations_shows_what_takes_long_and_no_single_one():
+    """What its description promises."""
+    mean, needed = RunningMean(), {}
+    mean.observe(7.0)
+    assert mean.mean_s < 1.0, "one that took seven times as long"
+    for times in (2.0, 10.0):
+        mean, needed[times] = RunningMean(), 0
+        while mean.mean_s <= 1.0:
+            mean.observe(times)
+            needed[times] += 1
+    assert needed == {2.0: 6, 10.0: 1}

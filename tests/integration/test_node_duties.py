@@ -97,7 +97,7 @@ class Bench:
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
         self.sessions, self.begun, self.dropped, self.owned = {}, {}, [], []
-        self.checked, self.queue = Everything(), [None]
+        self.checked, self.carried, self.queue = Everything(), frozenset(), [None]
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
@@ -214,7 +214,7 @@ class Bench:
             session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
             confirm=lambda _told: None, safe=Position(durable),
             appender=SimpleNamespace(identity=SimpleNamespace(name=session)),
-            merge_to=lambda end: setattr(held, "merged", end),
+            merge_to=lambda end, **_how: setattr(held, "merged", end),
         )  # fmt: skip
 
 

@@ -279,6 +279,28 @@ def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
     assert all(threads[1:])
 
 
+def test_one_step_that_was_slow_leaves_the_next_ones_to_the_loop(loop):
+    """On a busy machine a step waits for a processor now and then, and a thread would as well."""
+    gate, threads = threading.Event(), []
+
+    class Seen(Steady):
+        def step(self, now_s, mail):
+            threads.append(loop.is_own_thread)
+            if len(threads) == 5:
+                gate.wait(0.4)  # longer than is slow
+            return super().step(now_s, mail)
+
+    sequencer = NodeSequencer(Seen())
+    turns = DutyTurns(
+        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.3, pool=loop.pool
+    )
+    turns.join()
+    assert eventually(lambda: len(threads) > 10, 60)
+    sequencer.stop()
+    turns.leave()
+    assert all(threads)
+
+
 def test_work_that_waits_for_a_disk_leaves_the_loop_free(loop):
     """An open takes 3 ms with its syncs; heartbeats of all streams would wait for it."""
     gate, back = threading.Event(), Future()

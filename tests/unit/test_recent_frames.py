@@ -121,7 +121,7 @@ class Node:
     def merge(self, merge: Merge) -> bytes:
         """Execute an instruction; return the merged log."""
         self.executor.execute(self.executor.ledger.index + 1, 1, merge)
-        self.inbox.merge_to(self.executor.ledger.merged_to("jfk"))
+        self.inbox.merge_to(self.executor.ledger.merged_to("jfk"), is_carried=True)
         return (self.top / "out" / START.file_name).read_bytes()
 
     def flip(self, payload: bytes) -> None:
@@ -317,7 +317,7 @@ def test_what_was_merged_is_not_kept(node):
     node.receive(b"two")
     node.merge(node.plan())
     assert node.inbox.appender.recent.size == 0
-    node.inbox.merge_to(Position(node.inbox.appender.end + 10 * KIB))
+    node.inbox.merge_to(Position(node.inbox.appender.end + 10 * KIB), is_carried=True)
     node.receive(b"three")
     assert node.inbox.appender.recent.size == 0
 

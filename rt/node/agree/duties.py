@@ -375,7 +375,7 @@ class Duties:
         if held is None or not self._is_known(session):
             return
         known, merged = held.confirmations, ledger.merged_to(session)
-        held.merge_to(merged)
+        held.merge_to(merged, is_carried=session in self._member.execution.carried)
         if session not in self._copies.checked:
             return  # the copy, and the publisher's log, may differ from what was merged
         self._ports.sessions.proved(session, merged)

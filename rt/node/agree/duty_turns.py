@@ -7,14 +7,14 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Final
 
+from rt.latencies import RunningMean
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
 
-# A step that takes longer waits for a disk, or merges much. The next ones are left to a thread
-# then, so that other streams, clients and pullers go on, until none has for a second. A hand-over
-# costs two wake-ups, which a lone message on a quick disk does not pay.
+# Steps that take longer wait for a disk, or merge much. They are left to a thread then, so that
+# other streams, clients and pullers go on. A hand-over costs two wake-ups, which a lone message on
+# a quick disk does not pay: one step that was slow is not enough.
 SLOW_S: Final = 0.01
-_HOLD_S: Final = 1.0
 
 
 class DutyTurns:
@@ -45,10 +45,10 @@ class DutyTurns:
             guarded: calls a function, and ends the node if that raises an error.
             fail: ends the node with an error.
             pool: has a thread for a step, at once.
-            slow_s: if a step takes longer, in seconds, a thread takes the next ones.
+            slow_s: if steps take longer than this, in seconds, a thread takes them.
         """
-        self.is_slow = False  # whether a step took long lately
-        self._quick_s = float("-inf")  # when none has
+        self.is_slow = False  # whether steps took long lately
+        self._taken = RunningMean()
         self._loop, self._slow_s = loop, slow_s
         self._sequencer = sequencer
         self._guarded = guarded
@@ -111,10 +111,8 @@ class DutyTurns:
     def _step(self) -> None:
         began_s = time.monotonic()
         self._at_s = self._sequencer.step()
-        now_s = time.monotonic()
-        if now_s - began_s > self._slow_s:
-            self._quick_s = now_s + _HOLD_S
-        self.is_slow = now_s < self._quick_s
+        self._taken.observe(time.monotonic() - began_s)
+        self.is_slow = self._taken.mean_s > self._slow_s
 
     def _back(self, _error: Exception | None) -> None:
         self._is_away = False

@@ -45,11 +45,12 @@ class NodeInbox:
 
     Threads:
         The connection that fills it calls `written`, `needs` and `release`, and appends. `sync` is
-        called, and `durable` and `passed_over_s` are set, by the thread that syncs, `merged` and
-        `confirmations` by the sequencing thread; all only move forward, so any thread may read
-        them. The connection sets `apart`; `put_back` is set before there is a connection. Any
-        thread may set `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are
-        cleared without the lock, so other threads read each of them once.
+        called, and `durable` is set, by the thread that syncs, `merged` and `confirmations` by the
+        sequencing thread; all only move forward, so any thread may read them. Both set
+        `is_carried`, which only decides when to sync. The connection sets `apart`; `put_back` is
+        set before there is a connection. Any thread may set `leave`. `Inboxes` calls `claim` under
+        its lock. `peer` and `_wake` are cleared without the lock, so other threads read each of
+        them once.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class NodeInbox:
         self.swept: Position = START  # its merged files are archived up to here; see `Sweep`
         self.peer = ""  # the peer that fills it now; empty without one
         self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
-        self.passed_over_s = float("-inf")  # when its bytes were last not carried in time
+        self.is_carried = False  # whether the instruction that merged its last bytes had them
+        self._passed_over_s = float("-inf")  # when its bytes were last not carried in time
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
         self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
@@ -96,7 +98,11 @@ class NodeInbox:
     @property
     def is_passed_over(self) -> bool:
         """Whether its bytes were recently not carried in time: the leader may not receive them."""
-        return time.monotonic() - self.passed_over_s < _PASSED_OVER_S
+        return not self.is_carried and time.monotonic() - self._passed_over_s < _PASSED_OVER_S
+
+    def passed_over(self, now_s: float) -> None:
+        """Record that its bytes were not carried in time."""
+        self.is_carried, self._passed_over_s = False, now_s
 
     def confirm(self, confirmations: Confirmations) -> None:
         """Record the session's progress, and wake the connection to send it."""
@@ -112,9 +118,15 @@ class NodeInbox:
         """Whether an instruction may still name bytes before `end`."""
         return self.merged < end
 
-    def merge_to(self, end: Position) -> None:
-        """Record the session's merged end, and drop from memory what is before it."""
-        self.merged = end
+    def merge_to(self, end: Position, *, is_carried: bool) -> None:
+        """Record the session's merged end, and drop from memory what is before it.
+
+        Args:
+            end: the merged end.
+            is_carried: whether the last instruction that merged any of it had the bytes.
+        """
+        if end != self.merged:
+            self.merged, self.is_carried = end, is_carried
         if self.appender.recent is not None:
             self.appender.recent.release(end)
 

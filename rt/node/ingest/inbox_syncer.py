@@ -10,11 +10,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog
+from rt.latencies import RunningMean
 from rt.limits import KIB
 from rt.log.write.appender import Durable
 from rt.net.loop.event_loop import EventLoop
 from rt.node.ingest.inbox import NodeInbox
-from rt.position import START
+from rt.position import Position
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 
 # One journal commit of the file system serves all waiting syncs, so files are synced in parallel;
@@ -23,12 +24,14 @@ _SYNC_THREADS: Final = 8  # with the one that syncs the batch
 # Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
 # and being woken costs as much as the sync. With more, the connection keeps receiving.
 _SETTLE_BYTES: Final = 64 * KIB
-# After a sync that took longer, all are left to the syncer for a second: a connection is served by
-# the event loop, which all streams and nodes wait for.
+# While syncs take longer, all are left to the syncer: a connection is served by the event loop,
+# which all streams and nodes wait for.
 _SLOW_S: Final = 0.01
-_SLOW_HOLD_S: Final = 1.0
-# Carried updates are synced later, many at once; those not carried within this time are synced.
+# Carried updates are synced later, many at once. If nothing of a session is merged within this
+# time, they are synced: the leader may not receive them. It does if it carried the last ones, and
+# is only slow then, so they wait longer.
 _CARRIED_WITHIN_S: Final = 0.02
+_CARRIED_AGAIN_WITHIN_S: Final = 0.2
 _CARRIED_SYNC_S: Final = 1.0
 _PUT_OFF_MAX: Final = 32  # inboxes; each update checks them all
 
@@ -39,30 +42,41 @@ class PutOff:
     def __init__(self, written: Mapping[str, NodeInbox]) -> None:
         """Wait for these inboxes' bytes to be merged."""
         self._last_s = time.monotonic() + _CARRIED_SYNC_S
+        self._waiting: dict[str, tuple[Position, float]] = {}  # merged up to there, since when
         self._begin(written)
 
     def _begin(self, written: Mapping[str, NodeInbox]) -> None:
-        self._due_s = time.monotonic() + _CARRIED_WITHIN_S
-        self._ends = {name: inbox.appender.end for name, inbox in written.items()}
+        now_s, before = time.monotonic(), self._waiting
+        self._due_s = now_s + _CARRIED_WITHIN_S
+        self._waiting = dict[str, tuple[Position, float]]()
+        for name, inbox in written.items():
+            if inbox.merged < inbox.appender.end:
+                merged, since_s = before.get(name, (inbox.merged, now_s))
+                has_moved = merged != inbox.merged
+                self._waiting[name] = inbox.merged, now_s if has_moved else since_s
 
     def pause_s(self) -> float:
         """How long until the next check."""
         return max(0.0, self._due_s - time.monotonic())
 
     def is_over(self, written: Mapping[str, NodeInbox]) -> bool:
-        """Whether some update was not carried in time, or all have waited long enough."""
+        """Whether a session's updates are not carried, or all have waited long enough."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
         if now_s >= self._last_s:
             return True
-        ends = self._ends
-        late = [each for name, each in written.items() if each.merged < ends.get(name, START)]
+        late = [each for name, each in written.items() if self._is_late(name, each, now_s)]
         for inbox in late:
-            inbox.passed_over_s = now_s
+            inbox.passed_over(now_s)
         if not late:
             self._begin(written)
         return bool(late)
+
+    def _is_late(self, name: str, inbox: NodeInbox, now_s: float) -> bool:
+        merged, since_s = self._waiting.get(name, (None, now_s))
+        within_s = _CARRIED_AGAIN_WITHIN_S if inbox.is_carried else _CARRIED_WITHIN_S
+        return merged == inbox.merged and now_s - since_s >= within_s
 
 
 class Started(NamedTuple):
@@ -86,7 +100,7 @@ class InboxSyncer:
 
     Threads:
         `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and
-        `_quick_s`, and is not held during a sync or while `_synced` is called. Connections, in the
+        `_taken`, and is not held during a sync or while `_synced` is called. Connections, in the
         loop or in its pool, call `mark`, `settle` and `put_off`; any thread may call `forget` and
         `stop`; the owner calls `start`, `finish` and `close`. The loop calls `ready`, which has a
         thread of `pool` sync a batch. Whichever thread sets `_syncing` syncs the batch. After a
@@ -106,7 +120,7 @@ class InboxSyncer:
         self._put_off: PutOff | None = None  # how long those wait
         self._changed = threading.Condition()
         self._stopping = self._syncing = self._has_failed = False
-        self._quick_s = float("-inf")  # until then the disk counts as slow
+        self._taken = RunningMean()  # by a batch
         # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
         self.pool = ThreadPoolExecutor(_SYNC_THREADS + 3, "disk")
         self._started: Started | None = None
@@ -198,7 +212,7 @@ class InboxSyncer:
                 return False
             self._put_off = None
             [first, *others] = self._dirty.values()
-            is_slow = self._quick_s > time.monotonic()
+            is_slow = self._taken.mean_s > _SLOW_S
             if self._syncing or others or is_slow or first.unsynced > _SETTLE_BYTES:
                 self._rouse()
                 return False
@@ -283,12 +297,11 @@ class InboxSyncer:
                 self._has_failed = True
                 self._changed.notify_all()
             raise
-        now_s = time.monotonic()
+        taken_s = time.monotonic() - began_s
         with self._changed:
             self._syncing = False
             self._changed.notify_all()
-            if now_s - began_s > _SLOW_S:
-                self._quick_s = now_s + _SLOW_HOLD_S
+            self._taken.observe(taken_s)
             if self._dirty:
                 self._rouse()
 
