@@ -79,7 +79,7 @@ class Execution:
         self.executor = executor
         self.copies = Copies(executor, holdings)
         self.digests = Digests()
-        self.carried = frozenset[str]()  # the sessions whose bytes the last merge carried
+        self.carried = set[str]()  # the sessions whose bytes the last merge carried
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
         self._lacked: Slice | None = None  # the first entry's missing slice, as last found
@@ -264,8 +264,11 @@ class Execution:
                 if self.executor.unproven:
                     self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
-            self._sessions += [each.session for each in instruction.slices]
-            self.carried = frozenset(each.session for each in instruction.slices if each.carried)
+            self.carried = set()
+            for each in instruction.slices:
+                self._sessions.append(each.session)
+                if each.carried:
+                    self.carried.add(each.session)
             self.done_index = entry.index
             return
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
