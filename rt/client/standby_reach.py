@@ -66,8 +66,7 @@ class StandbyReach:
             Misuse: the certificate is not a publisher's.
         """
         self.position = START  # all merged before it is on a standby's disk
-        self._contexts = settings.contexts(CertificateRole.PUBLISHER)
-        self._contexts.successions = known.successions
+        self._contexts = settings.contexts(CertificateRole.PUBLISHER, successions=known.successions)
         self._known, self._every_s = known, every_s
         self._said = ""
         self._stopped = threading.Event()

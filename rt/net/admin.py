@@ -17,10 +17,11 @@ from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import CONNECT_S, connect_about
 from rt.net.tls import Contexts, peer_identity
 from rt.position import Position
-from rt.text import time_text
+from rt.text import printable, time_text
 
 ADMIN_ALPN: Final = "rt-admin/1"
 END: Final = "end"  # asks where the merged log ends; mirrors answer it too
+MOVED: Final = "moved"  # field of an answer: this cluster's log has ended, and goes on elsewhere
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # 10 s for a decision, the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # the manifest of a million files
@@ -250,25 +251,25 @@ def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
     """
     request: Fields = {"do": "log-history"}
     try:
-        return parse_history(
-            _exchange(address, contexts, request | {"latest": True})[1], _where(address)
-        )
+        answer = _exchange(address, contexts, request | {"latest": True})[1]
+        return parse_history(answer, _where(address), contexts)
     except Refused as error:
         if error.code not in (*_ELSEWHERE, *PASSING):
             raise
         _log.debug("%s does not answer for the latest: %s", _where(address), error)
-    return parse_history(_exchange(address, contexts, request)[1], _where(address))
+    return parse_history(_exchange(address, contexts, request)[1], _where(address), contexts)
 
 
-def parse_history(answer: bytes, where: str) -> NodeHistory:
+def parse_history(answer: bytes, where: str, contexts: Contexts | None = None) -> NodeHistory:
     """Parse a node's answer to `log-history`; errors as for `ask_history`.
 
     Args:
         answer: a line of JSON, then the bytes of the node's manifest.
         where: the node's address, for messages.
+        contexts: hear which log continues another, if the node says so.
     """
     line, _, data = answer.partition(b"\n")
-    head = _parsed(line, where)
+    head = _parsed(line, where, contexts)
     if len(data) != head.get("bytes"):
         raise PeerError(f"{where} hung up in the middle of its history")
     directory, copies = str(head.get("directory")), head.get("offloaded") or {}
@@ -345,6 +346,8 @@ def _parsed(data: bytes, where: str, contexts: Contexts | None = None) -> Fields
     if "error" in answer:
         code, words = str(answer.get("code")), str(answer["error"])
         raise Misuse(words) if code == "misuse" else Refused(code, words)
+    if MOVED in answer:
+        _log.warning("%s: %s", where, printable(str(answer[MOVED])))
     return answer
 
 

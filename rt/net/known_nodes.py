@@ -157,7 +157,7 @@ class KnownNodes:
     def _used(self) -> tuple[Address, ...]:
         """Return the members', and those of the sites that continue the log."""
         texts = () if self.successions is None else self.successions.moved_to
-        moved = [address for text in texts for address in _addresses(text)]
+        moved = [address for text in texts for address in addresses_in(text)]
         every = (*self._confirmed, *self._claimed, *moved)
         return tuple(dict.fromkeys(every))[:_NODES_MAX]
 
@@ -218,7 +218,7 @@ def _address(text: object) -> Address:
     return host.removeprefix("[").removesuffix("]"), number
 
 
-def _addresses(text: str) -> Iterator[Address]:
+def addresses_in(text: str) -> Iterator[Address]:
     """Return the addresses in a text that may say something else."""
     for each in text.split(","):
         with suppress(ValueError):

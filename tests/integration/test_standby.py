@@ -18,6 +18,7 @@ from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import issue
+from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import CertificateRole
 from rt.node.founding.carried_state import carried_state, read_carried
 from rt.node.founding.cluster_files import founding_lines, free_addresses, init_local_cluster
@@ -148,6 +149,12 @@ def test_standbys_are_named_only_to_peers_with_a_right_to_the_stream(standby):
     certs = os.path.join(old.root, "certs")
     issue(certs, "other-sub", CertificateRole.SUBSCRIBER, streams=("trains",))
     issue(certs, "far", CertificateRole.MIRROR, streams=("trains",))
+    issue(certs, "other-pub", CertificateRole.PUBLISHER, sessions=("jfk",))
+    with open(os.path.join(certs, GRANTS_NAME), "r+", encoding="utf-8") as file:
+        entry = "[publisher.other-pub]\n"
+        granted = file.read().replace(entry, f'{entry}streams = ["trains"]\n')
+        file.seek(0)
+        file.write(granted)
     old.push()
     asked = {"do": "standby-reach"}
     assert old.ask({"do": "end", "since": "0.0.0"}, who="edge")
@@ -156,7 +163,7 @@ def test_standbys_are_named_only_to_peers_with_a_right_to_the_stream(standby):
             ask_any([each], old.contexts(who), asked)["reached"] for each in old.addresses
         ]  # fmt: skip
         assert {"edge": "0.0.0"} in reached, who
-    for who in ("other-sub", "far"):
+    for who in ("other-sub", "far", "other-pub"):
         for each in old.addresses:
             with pytest.raises(Refused, match=f"{who} may not ask this; a publisher or subscr"):
                 ask_any([each], old.contexts(who), asked)
@@ -234,6 +241,9 @@ def test_a_drained_standby_is_promoted_by_one_command(standby, tmp_path):
         assert "holds the files of a cluster" in twice.stderr
         again = run("cluster", "seal", *link(old), "--stream", STREAM, "--json")
         assert json.loads(again.stdout)["sealed"]["moved_to"], "a repetition does not take it back"
+        policy = run("archive", "policy", "show", *link(old), "--stream", STREAM)
+        assert policy.exit_code == 3
+        assert "continues at" in policy.stderr, "no word is needed: its seal says so"
         push.stop()
         pull.stop()
         new.push()

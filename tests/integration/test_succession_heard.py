@@ -29,7 +29,7 @@ from rt.net.authority.trust import trust_of
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
-from sequencer.ledger.seal import moved_away
+from sequencer.ledger.seal import SEALED_NOTE, moved_away
 from tests.archive_cluster import STREAM, ArchiveCluster, connect
 from tests.commands import run
 from tests.replicator_host import eventually
@@ -346,3 +346,62 @@ def test_a_forged_word_and_one_of_another_log_change_nothing(sites, tmp_path):
         push.stop()
         assert not known_nodes(tmp_path / name, new).successions.after(word.old)
     assert not is_sealed(old)
+
+
+def _asked(config, *command):
+    """Run a command as an operator until a node leads; return its exit code and all it said."""
+    said = []
+
+    def is_answered():
+        done = run(*command, "--config", config, "--identity", "operator")
+        said.append((done.exit_code, done.output))
+        return "leads" not in done.output or "continues at" in done.output
+
+    assert eventually(is_answered, 60), said[-1]
+    return said[-1]
+
+
+def test_an_operators_commands_hand_it_on_and_say_which_site_leads(sites, tmp_path, caplog):
+    """The old site answered them as if it led, with the policy and readers that it had left."""
+    old, new, _ = sites
+    certs = os.path.join(old.root, "certs")
+    config, left = tmp_path / "ops.toml", os.path.join(old.root, "clients.toml")
+
+    def configure(cluster):
+        nodes = ", ".join(f'"{host}:{port}"' for host, port in cluster.addresses)
+        text = f'stream = "{STREAM}"\nnodes = [{nodes}]\ncerts = "{certs}"\n'
+        config.write_text("".join(f"[{table}]\n{text}" for table in ("archive", "pull", "session")))
+
+    configure(new)
+    code, said = _asked(config, "archive", "policy", "show")
+    assert code == 0, said
+    word = said_in((tmp_path / f"ops.toml.{STREAM}{SUFFIX}").read_text())
+    assert not is_sealed(old)
+    configure(old)
+    _asked(config, "cluster", "upgrade", "status")
+    assert eventually(lambda: is_sealed(old), 60), "one question has brought the word"
+    where = f"continues at {word.moved_to}"
+    for command in (
+        ["archive", "policy", "show"], ["archive", "plan"], ["archive", "roll"], ["group", "list"],
+        ["archive", "policy", "set", "--disk", "80"], ["session", "list"],
+    ):  # fmt: skip
+        code, said = _asked(left, *command)
+        assert (code, where in said) == (3, True), command
+        os.remove(f"{left}.{STREAM}{SUFFIX}")  # what it has heard
+    for command in (
+        ["cluster", "upgrade", "status"],
+        ["log-history", "--node", old.places[0].address, "--stream", STREAM],
+    ):
+        caplog.clear()
+        code, said = _asked(left, *command)
+        assert (code, where in said + caplog.text) == (0, True), command
+        assert "all that was merged" not in said
+    code, said = _asked(left, "archive", "policy", "set", "--disk", "81")
+    assert code == 0, said
+    asked = new.ask({"do": "policy"}, "n4")
+    assert asked["policy"]["disk"] == 81, "what has heard of the other site goes on there"
+    for name in list(old.nodes):
+        old.stop(name)
+    sealed = run("cluster", "seal", "--config", left, "--identity", "operator")
+    assert sealed.exit_code, "the site that goes on is not the one that is meant"
+    assert new.ledger("n4").notes.get(SEALED_NOTE) is None

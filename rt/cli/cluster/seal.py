@@ -12,7 +12,7 @@ from rt.net.admin import reading_answers
 
 
 @click.command()
-@link_options("archive")
+@link_options("archive", follows=False)
 @click.option(
     "--moved-to", metavar="TEXT", default="",
     help="Where the log continues, such as the new nodes' addresses: readers are turned away too, "
@@ -33,7 +33,7 @@ def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
 
 
 @click.command()
-@link_options("archive")
+@link_options("archive", follows=False)
 @json_option("where the log ends")
 def unseal(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Let the log of a sealed cluster go on; only if no other cluster continues it.

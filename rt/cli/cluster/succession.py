@@ -16,11 +16,12 @@ from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.net.authority.succession import Succession
 from rt.net.fencing import EVERY_S, Fencing
+from rt.net.known_nodes import addresses_in
 from rt.text import counted, printable
 
 
 @click.command()
-@link_options("archive", listed=("root", *LINK_LISTED))
+@link_options("archive", listed=("root", *LINK_LISTED), follows=False)
 @click.option(
     "--succession", "path", metavar="FILE", default="",
     help="What rt standby promote wrote.  [default: standby.succession beside the copy]",
@@ -48,7 +49,9 @@ def fence(
     rt standby fence --root copy --stream flights --config old/clients.toml
     """  # noqa: D301 - click reads the backspace character
     known, text = read_succession(path or succession_path(settings), settings.certs)
-    fencing, next_s = Fencing(settings.addresses, settings.contexts(), text), 0.0
+    every, moved = settings.addresses(), set(addresses_in(known.moved_to))
+    old = [each for each in every if each not in moved] or every  # they may name both sites
+    fencing, next_s = Fencing(lambda: old, settings.contexts(), text), 0.0
 
     def is_told() -> bool:
         nonlocal next_s

@@ -1,10 +1,11 @@
 """What commands that connect to nodes share: their settings, and how they wait."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,10 @@ from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import SettingsType, changed
 from rt.errors import Misuse, Refused, RtError, spoken
+from rt.names import stream_directory
 from rt.net.admin import PASSING, Address, NoLeader
+from rt.net.authority.identity import CertificateRole
+from rt.net.authority.successions import Successions
 from rt.net.contexts import Contexts
 from rt.net.known_nodes import KnownNodes
 from rt.node.settings.http import HttpSettings
@@ -54,8 +58,25 @@ class ServiceSettings(ConnectionSettings):
     web: HttpSettings = field(default_factory=HttpSettings)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking(ConnectionSettings):
+    """Settings of a command that asks nodes, whose questions hand on what it knows.
+
+    Attributes:
+        successions: which log continues another, as commands and clients before it have heard; None
+            where that cannot be remembered.
+    """
+
+    successions: Successions | None = None
+
+    def contexts(self, *roles: CertificateRole, successions: Successions | None = None) -> Contexts:
+        return ConnectionSettings.contexts(
+            self, *roles, successions=successions or self.successions
+        )
+
+
 def link_options(
-    table: str, json: str = "", listed: Container[str] = LINK_LISTED
+    table: str, json: str = "", listed: Container[str] = LINK_LISTED, *, follows: bool = True
 ) -> Callable[[Command], Callable[..., Any]]:
     """Return the options of a command that asks nodes and reads no files of a stream.
 
@@ -63,6 +84,7 @@ def link_options(
         table: the table of the file that belongs to this command.
         json: what its option `--json` prints; "" if it has none.
         listed: the settings that its help lists.
+        follows: whether it also asks a cluster that is known to continue the log.
     """
 
     def decorate(command: Command) -> Callable[..., Any]:
@@ -71,9 +93,20 @@ def link_options(
         @wraps(command)
         def run(*args: Any, settings: ConnectionSettings, **parameters: Any) -> Any:
             known = click.get_current_context().meta[_KNOWN] = known_nodes(settings)
+            heard = known.successions
+            if not follows:
+                known.successions = None
+                known.look()
             texts = [f"{host}:{port}" for host, port in known.addresses]
             nodes = tuple(dict.fromkeys([*texts, *settings.nodes]))
-            return command(*args, settings=replace(settings, nodes=nodes), **parameters)
+            has_place = config_path() or os.path.isdir(
+                stream_directory(settings.root, settings.stream)
+            )
+            asking = _Asking(
+                settings.root, settings.stream, nodes, settings.certs, settings.identity,
+                heard if has_place else None,
+            )  # fmt: skip
+            return command(*args, settings=asking, **parameters)
 
         return click_options(ConnectionSettings, table, listed)(run)
 

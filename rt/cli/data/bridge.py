@@ -143,7 +143,9 @@ def _shown(
     tables = zip(configs, ("pull", "push"), strict=True)
     source, target = (load(ConnectionSettings, config, table) for config, table in tables)
     files = [certificate_files(each.certs, each.identity) for each in (source, target)]
-    asking = AdminClient(source.known_nodes(configs[0]).addresses, source.contexts(), keep=True)
+    known = source.known_nodes(configs[0])
+    contexts = source.contexts(successions=known.successions)
+    asking = AdminClient(known.addresses, contexts, keep=True)
     watch = BridgeWatch(made, asking.ask)
 
     def site_of(events: RecentEvents) -> "Site":

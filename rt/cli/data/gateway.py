@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import click
 
 from rt.cli.common.console import note, print_json
-from rt.cli.common.link import wait_until
+from rt.cli.common.link import known_nodes, wait_until
 from rt.cli.common.options import Seconds, click_options, config_path, json_option
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
@@ -60,7 +60,9 @@ def gateway(settings: ServedSettings, *, timeout_s: float, as_json: bool) -> Non
     signals = StopSignals()
     with signals:
         note(f"copying stream {settings.stream} to {settings.root}")
-        nodes = AdminClient(settings.addresses(), settings.contexts(), keep=True)
+        known = known_nodes(settings)
+        contexts = settings.contexts(successions=known.successions)
+        nodes = AdminClient(known.addresses, contexts, keep=True)
         made = Gateway(settings.gateway, _client(settings), settings.root, nodes, timeout_s)
         with made as served:
             if as_json:

@@ -177,8 +177,8 @@ def pull(
 
 def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> StateCarrier:
     """Return what keeps the cluster's state beside the copy; it asks the nodes that are known."""
-    contexts = settings.contexts(*_SERVING)  # of its own, as ALPN names what a context is used for
-    contexts.successions = known.successions
+    # of its own, as ALPN names what a context is used for
+    contexts = settings.contexts(*_SERVING, successions=known.successions)
 
     def ask(request: Fields) -> Fields:
         return ask_any(known.addresses, contexts, request, election_s=0)

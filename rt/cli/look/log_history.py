@@ -124,9 +124,12 @@ def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Foun
     from rt.node.settings.node import parse_address  # noqa: PLC0415
 
     given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
-    files = certificate_files(str(given["certs"].value), str(given["identity"].value))
+    certs, identity = str(given["certs"].value), str(given["identity"].value)
     # without a name, a node that serves a single stream answers for it
     stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
-    contexts = Contexts(files, client_context, stream)
+    contexts = Contexts(certificate_files(certs, identity), client_context, stream)
+    if config and stream:
+        settings = ConnectionSettings(stream=stream, certs=certs, identity=identity)
+        contexts.successions = settings.known_nodes(config).successions
     found = ask_history(parse_address(node), contexts)
     return found.directory, found.rows, offloaded_of(found.offloaded), found.as_of

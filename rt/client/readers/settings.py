@@ -70,16 +70,18 @@ class ConnectionSettings:
         """Ask the leader, whose answer holds all that any node has confirmed; errors as `ask`."""
         return self.ask({**request, "latest": True})
 
-    def contexts(self, *roles: CertificateRole) -> Contexts:
+    def contexts(self, *roles: CertificateRole, successions: Successions | None = None) -> Contexts:
         """Return TLS contexts that follow the certificate when it is renewed.
 
         Args:
             roles: the certificate must have one of these.
+            successions: what each connection hands on and hears; None for nothing.
 
         Raises:
             Misuse: it has another role, has expired, or cannot be read.
         """
         files = certificate_files(self.certs, self.identity)
         contexts = Contexts(files, client_context, self.stream)
+        contexts.successions = successions
         check_own(files, roles or tuple(CertificateRole))
         return contexts

@@ -92,9 +92,7 @@ class StreamCopy:
 
     def contexts(self) -> Contexts:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
-        made = self.settings.contexts(*_READERS)
-        made.successions = self.known.successions
-        return made
+        return self.settings.contexts(*_READERS, successions=self.known.successions)
 
     def begin(
         self,

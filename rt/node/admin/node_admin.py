@@ -23,10 +23,10 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.listing import manifest_size
 from rt.masking import demand_no_secret, masked
 from rt.names import shown
-from rt.net.admin import ADMIN_ALPN, END
+from rt.net.admin import ADMIN_ALPN, END, MOVED
 from rt.net.authority.grants import GRANTS_NAME
-from rt.net.authority.identity import PeerIdentity
-from rt.net.authority.successions import FIELD
+from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.authority.successions import FIELD, ended
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -79,6 +79,7 @@ REQUEST_BYTES_MAX: Final = 16 << 10
 _SETTLED_S: Final = 30.0  # for a majority's snapshots, taken every few seconds
 _TIME_END_NS: Final = 1 << 63
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
+_ABOUT_THE_END: Final = ("seal", "unseal", SUCCEED)  # served wherever the log continues
 _NOTHING: Final = nullcontext()
 
 
@@ -111,6 +112,9 @@ class NodeAdmin:
     from its own state; with `latest`, the leader answers, after a majority has confirmed that it
     leads and it has executed all that was decided before. Every change, done or refused, is
     recorded in the audit log.
+
+    Once another cluster continues the log, the latest is there: clients are refused, operators if
+    they ask for the latest or for a change. Other answers say where the log goes on.
 
     Threads: any connection's. `_lock` is held while a note is written unconditionally, so that a
         lease sees the others, and its own text before another is written. A compare-and-set does
@@ -311,8 +315,11 @@ class NodeAdmin:
             self._hear(request, identity)
             if request.get("do") == "log-history":
                 self._demand(identity, _HISTORY, request)
-                return self._shared_history(identity, is_latest=request.get("latest") is True)
-            return self._saying(request, self._answer(request, identity, where))
+                answer = self._shared_history(identity, is_latest=request.get("latest") is True)
+            else:
+                answer = self._answer(request, identity, where)
+            moved = None if request.get("do") in _ABOUT_THE_END else self._moved(request)
+            return self._saying(request, answer, moved)
         except (Refused, Misuse) as error:
             answer = json.dumps({"error": str(error), "code": _code(error)}).encode()
             return self._saying(request or {}, answer)
@@ -328,12 +335,19 @@ class NodeAdmin:
             with suppress(Refused) if identity.may_operate else _NOTHING:
                 known.hear(text)
 
-    def _saying(self, request: Fields, answer: bytes) -> bytes:
-        """Return an answer with the last word that is known here, if the peer does not know it."""
+    def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
+        """Return an answer, whose first line is JSON, with what the peer may not know.
+
+        That is the last word that is known here, and where another cluster continues the log.
+        """
         texts = () if self._successions is None else self._successions.say()
-        if not texts or request.get(FIELD) == texts[-1]:
+        added = {} if moved is None else {MOVED: str(moved)}
+        if texts and request.get(FIELD) != texts[-1]:
+            added[FIELD] = texts[-1]
+        if not added:
             return answer
-        return encoded({FIELD: texts[-1]} | json.loads(answer))
+        line, end, rest = answer.partition(b"\n")
+        return encoded(added | json.loads(line)) + end + rest
 
     def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> bytes:
         verb = self.verbs.get(str(request.get("do")))
@@ -414,7 +428,12 @@ class NodeAdmin:
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         demand_stream(self._settings.stream, request, is_change=verb.changes)
-        if not identity.may_operate:
+        is_operator = identity.role is CertificateRole.OPERATOR
+        if not identity.may_operate or (
+            is_operator
+            and request.get("do") not in _ABOUT_THE_END
+            and (verb.changes or verb.is_latest or request.get("latest") is True)
+        ):
             self._demand_current(request)
         if verb.for_all:
             return
@@ -439,11 +458,18 @@ class NodeAdmin:
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")
 
     def _demand_current(self, request: Fields) -> None:
-        """Raise `Refused` if another cluster continues the log; a word on that is still taken."""
-        if (moved := moved_away(self._sequencer.view.notes)) is not None:
+        if (moved := self._moved(request)) is not None:
             raise moved
-        if self._successions is not None and request.get("do") != SUCCEED:
-            self._successions.demand_current()
+
+    def _moved(self, request: Fields) -> Refused | None:
+        """Return the message for peers if another cluster continues the log.
+
+        It may go by a word that is known here alone; another word on that is still taken.
+        """
+        if (moved := moved_away(self._sequencer.view.notes)) is not None:
+            return moved
+        known = None if self._successions is None else self._successions.ended
+        return None if known is None or request.get("do") == SUCCEED else ended(known)
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         archiver = self._archiver
