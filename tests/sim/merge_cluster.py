@@ -40,6 +40,7 @@ SHIP_US = 8_000
 CUTTING_SHARE = 0.15
 RESTORING_SHARE = 0.5  # share of those worlds
 RESETTING_SHARE = 0.15
+MESSAGES_KEPT = None, 10, 40, 150
 LEAVING_SHARE = 0.2
 RESETS_US = 600_000  # longest time between two losses of a publisher's log
 CUTS_US = 400_000  # longest time between two power cuts of publishers
@@ -183,6 +184,7 @@ class MergeCluster(Cluster):
     may_leave = True
     may_fill_last = True  # whether the final leader's disk may be full
     haste = 1  # pieces that a connection carries at once
+    counting: Random | None = None  # draws how many messages policies keep; None to limit none
     stream_name = STREAM
     merged_identity = IDENTITY
 
@@ -304,9 +306,11 @@ class MergeCluster(Cluster):
 
     def draw_policy(self, chance: Random) -> Policy:
         """Draw how long the merged log is kept from now on."""
+        messages = self.counting.choice(MESSAGES_KEPT) if self.counting is not None else None
         if self.is_hasty:
-            return Policy(time=0, limit=chance.choice([1_500, 3_000]))
-        return Policy(time=chance.choice([0, 1]), limit=chance.choice([None, 1_500, 6_000]))
+            return Policy(time=0, limit=chance.choice([1_500, 3_000]), messages=messages)
+        time, limit = chance.choice([0, 1]), chance.choice([None, 1_500, 6_000])
+        return Policy(time=time, limit=limit, messages=messages)
 
     def draw_links(self, chance: Random) -> None:
         """Draw how well publishers reach nodes from now on."""

@@ -8,6 +8,8 @@ again (`tests/unit/test_member_claims.py`).
 from collections.abc import Callable
 from typing import Any
 
+from archiver import decide as decisions
+from archiver import plan
 from rt.client.groups.claim_reading import ClaimReading
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.client.readers.held_cursor import HeldCursor
@@ -179,6 +181,16 @@ def a_lost_rejection_is_not_said_again() -> list[Patch]:
 def pins_hold_nothing() -> list[Patch]:
     """What a group has not handled is archived by the rules of time and limit."""
     return [(retention, "pins_of", lambda notes, over=frozenset(): [])]
+
+
+@reading
+def a_limit_of_messages_goes_over_pins() -> list[Patch]:
+    """Where a policy limits the number of messages, no rule keeps what is not handled."""
+    right, wrong = (
+        "default=len(files))",
+        "default=len(files)) if policy.messages is None else len(files)",
+    )
+    return [(plan, *rewritten(decisions, "decide", right, wrong)[1:])]
 
 
 @reading

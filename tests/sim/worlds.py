@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count, islice
 from pathlib import Path
+from random import Random
 
 from . import memo
 from .cluster import Cluster
@@ -99,18 +100,23 @@ def world(
     copy from nodes and mirrors, two streams share the nodes, the cluster is sealed now and then, or
     it is continued at another site while it lives,
     the level of its formats is raised, or an event loop alone is driven by everything that may come
-    between two of its calls. In some of those with publishers, messages have headers.
+    between two of its calls. In some of those with publishers, messages have headers; in some,
+    policies limit how many messages are kept.
     """
     made = WORLDS[kind_of(seed)](seed, log=log)
-    if isinstance(made, MergeCluster) and seed % 5 == 3 and seed not in _without_headers():
+    if not isinstance(made, MergeCluster) or seed in _as_they_were():
+        return made
+    if seed % 5 == 3:
         for publisher in made.publishers.values():
             publisher.has_headers = True
+    if seed % 3 == 1 and not isinstance(made, LevelledCluster):  # a level allows it or not
+        made.counting = Random(f"{seed} messages")
     return made
 
 
 @cache
-def _without_headers() -> frozenset[int]:
-    """Seeds that found something before messages had headers: they must stay as they were."""
+def _as_they_were() -> frozenset[int]:
+    """Seeds that found something before messages had headers, and policies counted them."""
     return frozenset(kept_seeds())
 
 
