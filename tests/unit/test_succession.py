@@ -14,6 +14,7 @@ from rt.client.promotion import succession
 from rt.client.readers.cursor import LocalCursor, read_cursors
 from rt.client.readers.rejoin import LISTING_NAME, rejoin
 from rt.client.readers.settings import ConnectionSettings
+from rt.client.readers.subscription import Subscription
 from rt.client.standby import STATE_NAME, carried_here
 from rt.errors import Misuse, Refused, SupersededError
 from rt.events import Superseded
@@ -274,3 +275,38 @@ def test_a_cursor_that_was_opened_before_its_copy_began_is_moved_back_too(copy):
     rejoin(str(copy), STREAM, word)
     state = read_cursors(str(copy), STREAM)["early"]
     assert (state.position, state.log_id) == (at, NEW)
+
+
+def _subscribed(copy):
+    """Return a subscription that acknowledges explicitly, which does not wait for new messages."""
+    subscriber = Subscriber(str(copy), stream=STREAM, on_gap="notify", on_event=lambda _event: None)
+    return Subscription(subscriber, LocalCursor(str(copy), STREAM, "mine"), "explicit")
+
+
+def _word(place):
+    at, proof = place
+    return replace(WORD, cut=str(at), number=proof.number, digest=proof.digest.hex())
+
+
+@pytest.mark.parametrize("messages", [4, 12], ids=["before the cut", "past the cut"])
+def test_what_was_handed_out_before_the_cut_is_acknowledged_only_by_its_program(copy, messages):
+    """It was acknowledged as soon as the reader came to the end of the log that goes on."""
+    place = places(copy)[1]  # the end of the sixth message
+    with _subscribed(copy) as reader:
+        begun = reader.messages(timeout_s=5)
+        handed = [next(begun) for _ in range(messages)]
+        rejoin(str(copy), STREAM, _word(place))
+        more = list(reader.messages(timeout_s=0.2))
+        assert len(more) == max(0, 6 - messages), "to the cut, where the log ends"
+        assert reader.acked == START, "nothing was acknowledged"
+        reader.ack(handed[1])
+        assert reader.acked == handed[1].next_position, "late, and before the cut"
+        reader.ack(handed[0])
+        assert reader.acked == handed[1].next_position, "it never goes back"
+        reader.ack(handed[-1])
+        assert reader.acked == min(handed[-1].next_position, place[0])
+        reader.ack()
+        end = min([*handed, *more][-1].next_position, place[0])
+        assert reader.acked == end, "all that was handed out, of the log that goes on"
+    state = read_cursors(str(copy), STREAM)["mine"]
+    assert (state.position, state.log_id) == (end, NEW)

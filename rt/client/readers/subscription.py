@@ -180,7 +180,9 @@ class Subscription:
     def _continue(self, known: ContinuedLog) -> None:
         """Take the cursor to the log that continues the one that was read."""
         self._cursor.carry(known)
-        self._handed_out, self._cut = None, known.cut
+        self._cut = known.cut
+        if self._handed_out is not None:  # what is before the cut waits to be acknowledged still
+            self._handed_out = min(self._handed_out, known.cut)
 
     def _at_end(self) -> None:
         """Acknowledge skipped messages too, if everything delivered is handled."""
