@@ -43,6 +43,7 @@ class PeerError(RtError):
 # refusal code of a session whose name another log has; waiting does not cure it
 NAME_TAKEN: Final = "name-taken"
 SEALED: Final = "sealed"  # refusal code: the log has ended, and another may continue it
+OTHER_LOG: Final = "other-log"  # refusal code: the name is the same, the id of the log is not
 NO_HEADERS: Final = "headers"  # refusal code of headers that not all nodes can read
 
 

@@ -344,7 +344,7 @@ class NoMatch:
 
 @dataclass(frozen=True, slots=True)
 class RangeLost:
-    """A member of a group lost a range: it was silent for too long, or the group was moved.
+    """A member of a group lost a range: it was silent for too long, or the group or its log moved.
 
     Acknowledgements in this range no longer count; other members will receive it.
 
@@ -361,7 +361,7 @@ class RangeLost:
     def __str__(self) -> str:
         return (
             f"group {self.group}: the messages from {self.begin} to {self.end} are not this "
-            "member's any more: it gave no sign of life for too long, or the group was moved"
+            "member's any more: it gave no sign of life for too long, or the group or its log moved"
         )
 
 

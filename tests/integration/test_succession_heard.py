@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from replicator.push.client import PushClient
 from rt.client.readers.cursor import read_cursors
 from rt.client.readers.rejoin import LISTING_NAME, rejoin_running
 from rt.client.readers.settings import ConnectionSettings
-from rt.client.standby import StateCarrier
+from rt.client.standby import StateCarrier, carried_here
 from rt.client.standby_reach import StandbyReach
 from rt.names import merged_directory
 from rt.net.admin import END, AdminClient, ask_any
@@ -43,9 +43,12 @@ def known_nodes(path, *clusters, authority=""):
     return KnownNodes(addresses, f"{path}.nodes", successions=heard)
 
 
-@pytest.fixture
-def sites(tmp_path):
-    """Give two sites after `promote --now`: the old one was cut off, lives, and went on."""
+@contextmanager
+def promoted_sites(tmp_path, before=lambda _old: None):
+    """Give two sites after `promote --now`: the old one was cut off, lives, and went on.
+
+    `before` is called with 100 messages in the log, and what it changes is carried to the new site.
+    """
     clients = tmp_path / "clients"
     with ExitStack() as undo:
         old = undo.enter_context(ArchiveCluster(tmp_path / "old", nodes=3, clients=clients))
@@ -57,9 +60,13 @@ def sites(tmp_path):
         publisher = old.publisher("jfk")
         publisher.publish_many([b"%d" % each for each in range(100)])
         publisher.flush("merged", timeout_s=60)
+        before(old)
         with carrier:  # from when a node leads: it waits twenty times as long as an answer took
             end = old.ledger("n1").end
             assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
+            index = max(old.ledger(name).index for name in old.nodes)
+            state = partial(carried_here, str(clients / "sub"), STREAM)
+            assert eventually(lambda: state().state().index >= index, 60)
         pull.stop()
         publisher.publish_many([b"late %d" % each for each in range(50)])
         publisher.flush("merged", timeout_s=60)
@@ -76,6 +83,13 @@ def sites(tmp_path):
                 )
         new = undo.enter_context(ArchiveCluster(tmp_path / "new", clients=clients, made=True))
         yield old, new, publisher
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Give two sites; see `promoted_sites`."""
+    with promoted_sites(tmp_path) as made:
+        yield made
 
 
 def is_sealed(cluster):
@@ -405,3 +419,83 @@ def test_an_operators_commands_hand_it_on_and_say_which_site_leads(sites, tmp_pa
     sealed = run("cluster", "seal", "--config", left, "--identity", "operator")
     assert sealed.exit_code, "the site that goes on is not the one that is meant"
     assert new.ledger("n4").notes.get(SEALED_NOTE) is None
+
+
+def test_a_cursors_holder_that_was_past_the_cut_does_not_move_it_in_the_log_that_goes_on(tmp_path):
+    """The next reader was not given what the new site has where the old one had other messages."""
+    with ExitStack() as undo:
+        held = []
+
+        def take(old):
+            client = undo.enter_context(connect(old, str(tmp_path / "reader")))
+            reader = client.subscriber(
+                cursor=rt.Registered("etl"), ack="explicit", on_gap="notify", on_event=held.append
+            )
+            held.append(reader)
+            last = list(reader.messages(max=100, timeout_s=60))[-1]
+            reader.ack(last, sync=True)
+
+        old, new, _ = undo.enter_context(promoted_sites(tmp_path, take))
+        reader = held[0]
+        past = list(reader.messages(max=50, timeout_s=60))[-1]
+        assert past.number == 149
+        reader.ack(past, sync=True)
+        other = new.publisher("lga")
+        other.publish_many([b"new %d" % each for each in range(200)])
+        shipper(new, known_nodes(tmp_path / "push", new, old))
+        other.flush("merged", timeout_s=60)
+        assert eventually(lambda: is_sealed(old), 60)
+        with suppress(rt.Refused):  # of another log, until the reader has come to that one
+            reader.ack(past, sync=True)
+        (first,) = reader.messages(max=1, timeout_s=120)
+        assert first.number == 100
+        assert any(isinstance(each, rt.Superseded) for each in held)
+        reader.close()
+        assert eventually(lambda: new.ledger("n4").number == 350, 60)
+        with (
+            connect(new, str(tmp_path / "next")) as client,
+            client.subscriber(cursor=rt.Registered("etl", takeover="fence")) as again,
+        ):
+            (found,) = again.messages(max=1, timeout_s=60)
+        assert found.number == 100, "it was not acknowledged"
+
+
+def test_a_members_report_on_a_range_of_the_old_log_is_none_on_one_of_the_new(tmp_path):
+    """Both clusters go on counting ranges from the carried state, so their numbers are the same."""
+    group = rt.Group("etl", silence_s=60)
+    with ExitStack() as undo:
+        events, members = [], []
+
+        def join(old):
+            client = undo.enter_context(connect(old, str(tmp_path / "member")))
+            member = client.subscriber(group=group, ack="explicit", on_event=events.append)
+            members.append(member)
+            for message in member.messages(max=100, timeout_s=60):
+                member.ack(message)
+            member.ack(sync=True)
+
+        old, new, _ = undo.enter_context(promoted_sites(tmp_path, join))
+        (past,) = members[0].messages(max=1, timeout_s=60)
+        assert past.number == 100
+        other = new.publisher("lga")
+        other.publish_many([b"new %d" % each for each in range(200)])
+        shipper(new, known_nodes(tmp_path / "new", new))
+        other.flush("merged", timeout_s=60)
+        client = undo.enter_context(connect(new, str(tmp_path / "second")))
+        second = client.subscriber(group=group, ack="explicit")
+        (taken,) = second.messages(max=1, timeout_s=60)
+        before = new.ask({"do": "groups", "name": "etl"}, "n4")["groups"][0]["claims"]
+        shipper(old, known_nodes(tmp_path / "both", new, old))
+        assert eventually(lambda: is_sealed(old), 60)
+        members[0].ack(past)
+
+        def is_told():
+            for _ in members[0].messages(max=1, timeout_s=0.1):
+                pass
+            return any(isinstance(each, rt.RangeLost) for each in events)
+
+        told = eventually(is_told, 60)
+        after = new.ask({"do": "groups", "name": "etl"}, "n4")["groups"][0]["claims"]
+        assert told, (before, after)
+        assert [each for each in before if each not in after] == [], "and the other's is its own"
+        second.ack(taken, sync=True)

@@ -6,6 +6,7 @@ from rt.client.groups.group import Group
 from rt.client.groups.member_claims import MemberClaims
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import ClaimLost, Fenced, PeerError, Refused
+from rt.log.files.continued import ContinuedLog
 from rt.position import START, Position
 
 CLAIM = {"number": 7, "first": 0, "end": 10, "deliveries": 1, "is_dead": False}
@@ -164,3 +165,42 @@ def test_a_holder_believes_that_it_is_fenced_only_as_of_the_latest():
     assert cursor.must_ask_again(cursor.said(1.0), Refused("unknown-cursor", "no cursor"))
     cursor.take(cursor.said(1.0))
     assert not cursor.said(2.0)["latest"]
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["the copy is cut", "nodes refuse it"])
+def test_what_is_held_of_a_log_that_has_ended_is_not_reported_in_the_next(is_refused):
+    """Its cluster and the one that continues it give the same numbers to other ranges."""
+    member = MemberClaims(Group("etl"), "a", START, follow=True)
+    first = member.said(0.0, "old")
+    assert first["log"] == "old"
+    member.take(first, answered(claims=[CLAIM]), 0.0)
+    claim = held(member)
+    member.progress(claim, Position(3), 1.0)
+    member.reject(claim, Position(4))
+    if is_refused:
+        request = member.said(1.0, "old")
+        assert (request["done"], request["failed"][0][:2]) == ([[7, 5]], [7, 4])
+        member.not_said(request, Refused("other-log", "this is another one"))
+    request = member.said(2.0, "new")
+    assert request["log"] == "new"
+    assert [*request["done"], *request["held"], *request["failed"], *request["given_back"]] == []
+    assert claim.is_lost
+    assert [each.end for each in member.lost] == [Position(10)]
+    member.take(request, answered(claims=[CLAIM]), 2.0)
+    assert member.next(3.0).number == 7, "which is of the new log"
+    assert member.said(3.0)["log"] == "new", "while the copy is replaced, its log is not known"
+
+
+def test_a_cursors_holder_tells_the_nodes_of_the_next_log_up_to_where_the_logs_part():
+    """It had acknowledged more of the log that has ended, which is not in the next one."""
+    known = ContinuedLog("old", "new", Position(40), 4, 9, "")
+    cursor = HeldCursor("etl", 3, START, 0.0)
+    cursor.log = "old"
+    cursor.ack(Position(64))
+    cursor.take(cursor.said(1.0))
+    cursor.carry(known)
+    request = cursor.said(2.0, is_sign=True)
+    assert (request["log"], request["position"]) == ("new", "0.0.40"), "they may know an older one"
+    cursor.ack(Position(48))
+    cursor.carry(known)
+    assert cursor.position == 48, "it is of the new log by now"

@@ -33,6 +33,7 @@ class Claims:
         *,
         position: Position,
         follow: bool = True,
+        log: Callable[[], str] = lambda: "",
     ) -> None:
         """Begin to ask.
 
@@ -43,8 +44,9 @@ class Claims:
             loop: says when a request is due.
             position: up to where the group is done.
             follow: whether more may come after the end; otherwise the end is asked for often.
+            log: returns the id of the log that the copy has; "" while it is not known.
         """
-        self._nodes = nodes
+        self._nodes, self._log = nodes, log
         self._news = threading.Condition()
         self._state = MemberClaims(group, member, position, follow=follow)
         self._due_s = 0.0  # when the loop makes the next request
@@ -186,8 +188,9 @@ class Claims:
         return Aside(self._exchange, self._asked)
 
     def _exchange(self) -> None:
+        log = self._log()
         with self._news:
-            request = self._state.said(time.monotonic())
+            request = self._state.said(time.monotonic(), log)
         try:
             answer = self._nodes.ask(request)
             with self._news, reading_answers():

@@ -8,7 +8,9 @@ from rt.client.groups.claims import Claims
 from rt.client.groups.group import Group, made_up_member
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
 from rt.client.readers.stream_copy import StreamCopy
+from rt.errors import RtError
 from rt.log.files.disk import make_private_directory
+from rt.log.files.identity import read_log_identity
 from rt.log.notify.watch import Watch
 from rt.log.read.start import Start, start_text
 from rt.net.admin import AdminClient, reading_answers
@@ -56,13 +58,25 @@ def join(
         trouble = wanted.trouble._replace(on_gap="raise")  # a member handles each gap itself
         member_of = GroupSubscriber(
             group,
-            Claims(asking, group, member, copy.loop(), position=position, follow=wanted.follow),
+            Claims(
+                asking, group, member, copy.loop(), position=position, follow=wanted.follow,
+                log=partial(_log_of, copy.directory),
+            ),
             lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
             until=until,
             publish=partial(letters, group.letters_session(member)),
         )  # fmt: skip
         undo.pop_all()
     return member_of
+
+
+def _log_of(directory: str) -> str:
+    """Return the id of the log that a copy has now; "" while it has none."""
+    try:
+        identity = read_log_identity(directory)
+    except (OSError, RtError):  # its reader says what is wrong
+        return ""
+    return identity.id if identity is not None else ""
 
 
 def _latest_end(asking: AdminClient, name: str) -> Position:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rt.client.groups.group import Group
-from rt.errors import ClaimLost, Refused, RtError, spoken
+from rt.errors import OTHER_LOG, ClaimLost, Refused, RtError, spoken
 from rt.events import RangeLost
 from rt.position import START, Position
 
@@ -194,8 +194,16 @@ class MemberClaims:
         # The first member that asks gets what a dead one held.
         return asked_s + (sign_s if self.is_done else min(sign_s / 2, self._pace.ask_s))
 
-    def said(self, now_s: float) -> dict[str, Any]:
-        """Return the next request."""
+    def said(self, now_s: float, log: str = "") -> dict[str, Any]:
+        """Return the next request; `log` is the id of the log that the copy has, if it is known.
+
+        Two clusters that continue one log number their claims alike. So a request names the log,
+        and what is held of another one is given up.
+        """
+        if log and self._request.get("log", log) != log:
+            self._begin_again()
+        if log:
+            self._request["log"] = log
         self._is_hurried, self._asked_s = False, now_s
         every = list(self.held.values())
         held = [each for each in every if not each.is_lost]
@@ -245,11 +253,14 @@ class MemberClaims:
 
     def not_said(self, request: dict[str, Any], error: Exception) -> None:
         """Note that a request failed, so that it is repeated: what was done stays done."""
-        self._failed[:0] = request["failed"]
-        self._given_back[:0] = request["given_back"]
-        for number, place in request["done"]:
-            if (claim := self.held.get(number)) is not None:
-                claim.unsure = max(claim.unsure, Position(place))
+        if isinstance(error, Refused) and error.code == OTHER_LOG:  # where the copy will follow
+            self._begin_again()
+        else:
+            self._failed[:0] = request["failed"]
+            self._given_back[:0] = request["given_back"]
+            for number, place in request["done"]:
+                if (claim := self.held.get(number)) is not None:
+                    claim.unsure = max(claim.unsure, Position(place))
         if isinstance(error, Refused) and error.code in _ENDED:
             if request["latest"]:
                 self.error = error
@@ -259,6 +270,14 @@ class MemberClaims:
         elif not self._is_troubled:
             _log.warning("group %s: %s; trying again", self._group.name, spoken(error))
         self._is_troubled = True
+
+    def _begin_again(self) -> None:
+        """Give up all that is held: the cluster that continues its log hands that out again."""
+        for number in [*self.held]:
+            self._lose(number)
+        self._failed.clear()
+        self._given_back.clear()
+        self._is_unsure = False
 
     def _lose(self, number: int) -> None:
         claim = self.held.pop(number, None)

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from rt.errors import Fenced, Refused
-from rt.position import Position
+from rt.log.files.continued import ContinuedLog
+from rt.position import START, Position
 
 _STORE_S: Final = 1.0  # how often acknowledgements are sent
 _TAKEN: Final = ("fenced", "unknown-cursor")
@@ -21,6 +22,7 @@ class HeldCursor:
         position: everything before it is acknowledged, agreed on or not.
         sent: how much of that the nodes have agreed on.
         fenced: set once another reader has taken the cursor.
+        log: the id of the log whose positions these are; "" while it is not known.
     """
 
     def __init__(self, name: str, epoch: int, position: Position, now_s: float) -> None:
@@ -29,6 +31,7 @@ class HeldCursor:
         self.epoch = epoch
         self.position = self.sent = position
         self.fenced: Fenced | None = None
+        self.log = ""
         self._sent_s = now_s
         self._is_unsure = False  # whether a refusal has to be confirmed
 
@@ -36,12 +39,20 @@ class HeldCursor:
         """Acknowledge everything before a position; it never goes back."""
         self.position = max(self.position, position)
 
+    def carry(self, continued: ContinuedLog) -> None:
+        """Go on in the log that continues the cursor's; its nodes are told again what they lack."""
+        if self.log in ("", continued.old):
+            self.log, self.sent = continued.new, START
+            self.position = min(self.position, continued.cut)
+
     def said(self, now_s: float, *, is_sign: bool = False, release: bool = False) -> dict[str, Any]:
         """Return the next request; a mere sign of life includes the position only when due."""
         request: dict[str, Any] = {
             "do": "cursor-ack", "name": self.name, "epoch": self.epoch, "release": release,
             "latest": self._is_unsure, "asks_again": True,
         }  # fmt: skip
+        if self.log:
+            request["log"] = self.log
         is_due = self.position > self.sent and now_s - self._sent_s >= _STORE_S
         if is_due or not is_sign:
             request["position"] = str(self.position)

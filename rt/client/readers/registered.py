@@ -117,11 +117,24 @@ class RegisteredReader:
         """Return what is acknowledged, stored or not."""
         return CursorState(self._held.position, self._held.epoch, 0, "")
 
-    def carry(self, _known: ContinuedLog) -> None:
-        """Do nothing: the cluster that continues the log has begun with its cursors."""
+    @property
+    def log(self) -> str:
+        """The id of the log whose positions it acknowledges; "" while it is not known."""
+        return self._held.log
 
-    def open_at(self, position: Position, _log_id: str) -> None:
+    @log.setter
+    def log(self, log_id: str) -> None:
+        with self._lock:
+            self._held.log = log_id
+
+    def carry(self, continued: ContinuedLog) -> None:
+        """Go on in the log that continues the one that was read, if that has ended."""
+        with self._lock:
+            self._held.carry(continued)
+
+    def open_at(self, position: Position, log_id: str) -> None:
         """Store where a new cursor begins; errors as for `ack` with `sync`."""
+        self.log = log_id
         if position > self._held.position:
             self.ack(position, sync=True)
 

@@ -19,11 +19,17 @@ _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
 
 def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
     """Store where a reader begins to read with a cursor; errors as for `LocalCursor.open_at`."""
+    log_id = _log_of(subscriber)
+    position = subscriber.position if log_id else cursor.state.position
+    cursor.open_at(position, log_id)
+
+
+def _log_of(subscriber: Subscriber) -> str:
+    """Return the id of the log that a subscriber reads; "" while there is none."""
     with closing(LogDirectory(subscriber.directory)) as log:
         log.refresh()
         identity = log.manifest.identity
-    position = subscriber.position if identity else cursor.state.position
-    cursor.open_at(position, identity.id if identity else "")
+    return identity.id if identity else ""
 
 
 class Subscription:
@@ -68,6 +74,8 @@ class Subscription:
         self._idle, subscriber.idle = subscriber.idle, self._at_end
         if isinstance(cursor, RegisteredReader):
             cursor.lost = subscriber.stop
+        # until the log is known that its positions are of
+        self._unnamed = cursor if isinstance(cursor, RegisteredReader) else None
 
     @property
     def name(self) -> str:
@@ -91,8 +99,7 @@ class Subscription:
         """Iterate over messages; as `rt.Subscriber.messages`."""
         self._open()
         for message in self._subscriber.messages(timeout_s, max=max):
-            self._cursor.demand_held()
-            self._handed_out = message.next_position
+            self._hand_out(message.next_position)
             yield message
             self._ack_handed_out()
         self._cursor.demand_held()
@@ -101,8 +108,7 @@ class Subscription:
         """Iterate over whole frames; `auto` acknowledges a frame when the next is asked for."""
         self._open()
         for batch in self._subscriber.batches(timeout_s):
-            self._cursor.demand_held()
-            self._handed_out = batch.next_position
+            self._hand_out(batch.next_position)
             yield batch
             self._ack_handed_out()
         self._cursor.demand_held()
@@ -111,8 +117,7 @@ class Subscription:
         """Iterate inside asyncio; waiting happens in a thread."""
         self._open()
         async for message in self._subscriber:
-            self._cursor.demand_held()
-            self._handed_out = message.next_position
+            self._hand_out(message.next_position)
             yield message
             self._ack_handed_out()
         self._cursor.demand_held()
@@ -176,6 +181,14 @@ class Subscription:
             return
         begin_epoch(self._cursor, self._subscriber)
         self._is_open = True
+
+    def _hand_out(self, position: Position) -> None:
+        self._cursor.demand_held()
+        if (unnamed := self._unnamed) is not None:
+            self._unnamed = None
+            if not unnamed.log:  # it was opened before there was a copy
+                unnamed.log = _log_of(self._subscriber)
+        self._handed_out = position
 
     def _continue(self, known: ContinuedLog) -> None:
         """Take the cursor to the log that continues the one that was read."""

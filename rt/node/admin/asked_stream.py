@@ -1,8 +1,8 @@
-"""Checks which stream a request names: a node serves only its own."""
+"""Checks which stream, and which log of it, a request names: a node serves only its own."""
 
 import json
 
-from rt.errors import Refused
+from rt.errors import OTHER_LOG, Refused
 from rt.names import shown
 from rt.net.exchange import Fields
 
@@ -16,3 +16,14 @@ def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
     if named not in (None, own):
         words = f"this node serves the stream {own!r}, and not {shown(str(named))}"
         raise Refused("stream", f"{words}; ask a node that does, or correct the name")
+
+
+def demand_log(own: str, request: Fields) -> None:
+    """Refuse a request whose positions and claims are of another log than the node's.
+
+    A reader that was told of a site which continues the log may reach it before its copy is cut:
+    what it has handled beyond the cut is not in the log that goes on.
+    """
+    if (named := request.get("log", own)) != own:
+        words = f"the request is about the log {shown(str(named))}, and this is {own}"
+        raise Refused(OTHER_LOG, f"{words}, which continues it or is another one")

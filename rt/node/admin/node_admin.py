@@ -39,7 +39,7 @@ from rt.net.exchange import (
 )
 from rt.net.fencing import SUCCEED
 from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
-from rt.node.admin.asked_stream import demand_stream
+from rt.node.admin.asked_stream import demand_log, demand_stream
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.level_admin import LevelAdmin
 from rt.node.admin.member_admin import MemberAdmin
@@ -428,6 +428,7 @@ class NodeAdmin:
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         demand_stream(self._settings.stream, request, is_change=verb.changes)
+        demand_log(self._member.executor.appender.identity.id, request)
         is_operator = identity.role is CertificateRole.OPERATOR
         if not identity.may_operate or (
             is_operator
