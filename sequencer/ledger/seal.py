@@ -73,6 +73,24 @@ def seal_of(notes: Mapping[str, str]) -> Seal | None:
     return None if text is None else _known(text)
 
 
+def sealed(text: str, by: str, moved_to: str, now_ns: int) -> str | None:
+    """Return the note of a seal that is to be set; None if the present one says as much.
+
+    Args:
+        text: the note; "" while the log goes on.
+        by: who seals it.
+        moved_to: as of `Seal`; "" leaves what is known of that.
+        now_ns: the time, ns since the epoch.
+
+    >>> sealed(Seal("ops", 7, "b1:7420").text(), "n1", "", 8) is None
+    True
+    """
+    known = _known(text) if text else None
+    if known is not None and moved_to in ("", known.moved_to):
+        return None
+    return Seal(by, now_ns, moved_to).text()
+
+
 def may_follow(notes: Mapping[str, str], instruction: Instruction) -> bool:
     """Whether an instruction may be proposed; in a sealed cluster, only one about the seal."""
     is_seal = isinstance(instruction, Note) and instruction.name == SEALED_NOTE

@@ -17,13 +17,13 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.proof import Proof, last_proof
 from rt.net.authority.certificates import AUTHORITY, certificate_files, init_authority
 from rt.net.authority.succession import Succession, one_line
-from rt.net.authority.successions import Greeting, Successions, ended
+from rt.net.authority.successions import Greeting, Successions
 from rt.net.authority.trust import trust_of
 from rt.node.founding.carried_state import CarriedState
 from rt.node.founding.from_copy import NO_GROUP, Founding, import_log, read_founding
 from rt.position import Position
 from sequencer.ledger.instruction import Note
-from sequencer.ledger.seal import SEALED_NOTE, Seal, moved_away, seal_of
+from sequencer.ledger.seal import SEALED_NOTE, Seal, moved_away, seal_of, sealed
 from sequencer.raft.consensus import Snapshot
 from sequencer.raft.quorum import Roster
 
@@ -128,11 +128,13 @@ class SiteNode(MergeNode):
             self.world.trace(f"{self.name}: {error}")
 
     def demand_current(self) -> None:
-        """Turn a peer away if the log has ended, as `NodeSuccessions.demand_current` does."""
-        if (word := self.known.ended) is not None:
+        """Turn a peer away if the log has ended, and remember by which word."""
+        try:
+            self.known.demand_current()
+        except Refused:
             if self.known.keep():  # not where the disk has failed
-                self.refused_by = word
-            raise ended(word)
+                self.refused_by = self.known.ended
+            raise
 
     def ship(self, session: str) -> None:
         """Let a publisher's connection carry a little; it begins again after news."""
@@ -251,10 +253,10 @@ class Site(MergeCluster):
         for node in self.nodes.values():
             if node.alive and node.raft.leads:
                 assert isinstance(node, SiteNode)
-                known = seal_of(node.member.executor.ledger.notes)
-                if known is None or moved_to not in ("", known.moved_to):
-                    now_ns = 1 + self.clock.now_us * 1000
-                    node.order(Note(now_ns, SEALED_NOTE, Seal(by, now_ns, moved_to).text()))
+                text = node.member.executor.ledger.notes.get(SEALED_NOTE, "")
+                now_ns = 1 + self.clock.now_us * 1000
+                if (wanted := sealed(text, by, moved_to, now_ns)) is not None:
+                    node.order(Note(now_ns, SEALED_NOTE, wanted))
 
     def begin(self) -> Callable[[], bool]:
         """Return what looks for progress during the faults."""

@@ -57,7 +57,7 @@ _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "confirmations-outlive-the-log": 411,
     "deaf-leader-leads-on": 743,
     "end-answered-by-any-node": 107,
-    "groups-begin-with-the-carried-state-alone": 859,
+    "groups-begin-with-the-carried-state-alone": 2139,
     "lines-synced-again": 102,
     "live-owner-displaced": 322,
     "longer-log-wins": 91,

@@ -120,6 +120,11 @@ class Successions:
         """The word by which a node's own log has ended; None if it goes on."""
         return self.after(self._log_id)
 
+    def demand_current(self) -> None:
+        """Raise `Refused` if a node's own log has ended, as far as is known here."""
+        if (word := self.ended) is not None:
+            raise ended(word)
+
     def keep(self) -> bool:
         """Make the word durable by which a node's own log has ended; return whether it is."""
         with self._lock:

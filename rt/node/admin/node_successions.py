@@ -11,7 +11,7 @@ from rt.log.files.disk import OsDisk
 from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.succession import Succession, said_in
-from rt.net.authority.successions import FIELD, Successions, ended, own_path
+from rt.net.authority.successions import FIELD, Successions, own_path
 from rt.net.authority.trust import trust_of
 from rt.net.contexts import Contexts
 from rt.net.fencing import EVERY_S, Fencing
@@ -106,8 +106,7 @@ class NodeSuccessions:
 
     def demand_current(self) -> None:
         """Raise `Refused` if the log of this node has ended, as far as is known here."""
-        if (word := self.ended) is not None:
-            raise ended(word)
+        self._known.demand_current()
 
     def start(self) -> None:
         """Have the cluster sealed, if the log has ended; idempotent."""

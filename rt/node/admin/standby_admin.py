@@ -19,7 +19,7 @@ from rt.node.ingest.inboxes import Inboxes
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.ledger.format_level import SEALING, demand_level
-from sequencer.ledger.seal import SEALED_NOTE, Seal, seal_of
+from sequencer.ledger.seal import SEALED_NOTE, seal_of, sealed
 from sequencer.member import Member
 
 
@@ -140,13 +140,7 @@ class StandbyAdmin:
     def _sealed(self, by: str, moved_to: str) -> Fields:
         demand_level(self._sequencer.view.notes, SEALING)
 
-        def changed(text: str, now_ns: int) -> str | None:
-            known = seal_of({SEALED_NOTE: text} if text else {})
-            if known is not None and moved_to in ("", known.moved_to):
-                return None
-            return Seal(by, now_ns, moved_to).text()
-
-        self._change_note(SEALED_NOTE, changed)
+        self._change_note(SEALED_NOTE, lambda text, now_ns: sealed(text, by, moved_to, now_ns))
         return self._answer()
 
     def _unseal(self, _request: Fields, _identity: PeerIdentity) -> Fields:
