@@ -29,7 +29,8 @@ class FakeNode:
         context = Contexts(certificate_files(certs, name), server_context).current()
         protocols = (STATUS_ALPN, ADMIN_ALPN)
         self._context = offering(context, *(f"{each}/{stream}" for each in protocols), *protocols)
-        self.status, self.answers, self.asked = status, answers or {}, []
+        self.status, self.answers = status, answers or {}
+        self.asked, self.requests = [], []
         self._listening = socket.create_server(address)
         host, port = self._listening.getsockname()[:2]
         self.address, self.place = (host, port), f"localhost:{port}"
@@ -53,6 +54,7 @@ class FakeNode:
             return self.status
         request = json.loads(receive_line(connection, 1 << 20, time.monotonic() + PATIENCE_S))
         self.asked.append(request["do"])
+        self.requests.append(request)
         return self.answers[request["do"]]
 
     def close(self):

@@ -85,8 +85,8 @@ class Scrub:
 
     It has no thread, clock or socket, so a simulation can drive it.
 
-    Threads: any thread may call `suspect` and read `state`, a value that is replaced and never
-        changed. One thread calls the rest.
+    Threads: any thread may call `suspect` and read `every_s`, and `state`, a value that is replaced
+        and never changed. One thread calls the rest.
     """
 
     def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
@@ -98,7 +98,7 @@ class Scrub:
         self.state = ScrubState(record.finished_ns)
         self._ports = ports
         self._record = record
-        self._every_s = every_s
+        self.every_s = every_s
         self._suspects: deque[Place] = deque(maxlen=_SUSPECTS_MAX)
         self._todo: deque[Place] | None = None  # files left in this round; None between rounds
         self._next_round_s: float | None = None
@@ -173,11 +173,11 @@ class Scrub:
         return first
 
     def _is_time(self, now_s: float) -> bool:
-        if self._every_s is None:
+        if self.every_s is None:
             return False
         if self._next_round_s is None:  # after a start
             past_s = (self._ports.now_ns() - self.state.finished_ns) / 1e9
-            left_s = self._every_s - past_s if past_s >= 0 else 0.0
+            left_s = self.every_s - past_s if past_s >= 0 else 0.0
             self._next_round_s = now_s + left_s
         return now_s >= self._next_round_s
 
@@ -192,7 +192,7 @@ class Scrub:
             )
 
     def _end_round(self, now_s: float) -> None:
-        self._todo, self._next_round_s = None, now_s + (self._every_s or 0.0)
+        self._todo, self._next_round_s = None, now_s + (self.every_s or 0.0)
         self.state = replace(self.state, finished_ns=self._ports.now_ns())
         self._record.finish(self.state.finished_ns)
 

@@ -85,4 +85,6 @@ class Scrubber:
         except OSError as error:
             _log.warning("rolled files cannot be read: %s; it is tried again", spoken(error))
             return _FAILED_S
-        return _TURN_BYTES / self._bytes_s if has_read else _IDLE_S
+        if has_read:
+            return _TURN_BYTES / self._bytes_s
+        return min(_IDLE_S, self._scrub.every_s or _IDLE_S)

@@ -70,13 +70,13 @@ class LeaderKills(ReaderStorm):
         end_s = time.monotonic() + 20
         while time.monotonic() < end_s:
             try:
-                return str(self.client._ask({"do": "policy", "latest": True}) and self._led_by())
+                return str(self.ask({"do": "policy", "latest": True}) and self._led_by())
             except (rt.RtError, OSError):
                 time.sleep(0.05)
         return self.chance.choice(self.places).name
 
     def _led_by(self) -> str:
-        return str(self.client._ask({"do": "members", "decided": True})["leader"])
+        return str(self.ask({"do": "members", "decided": True})["leader"])
 
     def _share(self, number: int, name: str, seen: set[int]) -> None:
         sessions, group = [f"jobs{number}"], rt.Group(f"g{number}", name)
@@ -139,7 +139,7 @@ class LeaderKills(ReaderStorm):
         for kind, name in (("group", f"g{number}"), ("cursor", f"c{number}")):
             for _ in range(100):
                 try:
-                    self.client._ask({"do": f"{kind}-forget", "name": name})
+                    self.ask({"do": f"{kind}-forget", "name": name})
                 except rt.Refused as error:
                     if error.code.startswith("unknown"):
                         break

@@ -15,7 +15,11 @@ from typing import Any
 import rt
 from rt.cli.cluster.up import start_nodes
 from rt.cli.process.children import Children
-from rt.node.founding.cluster_files import free_addresses, init_cluster
+from rt.net.admin import ask_any
+from rt.net.authority.certificates import certificate_files
+from rt.net.exchange import Fields
+from rt.net.tls import Contexts, client_context
+from rt.node.founding.cluster_files import CERTS_NAME, free_addresses, init_cluster
 
 from .reader_history import Fact
 
@@ -46,6 +50,8 @@ class ReaderStorm:
         started = start_nodes(self.children, str(root), STREAM, self.places)
         self.nodes = {place.name: child for place, child in zip(self.places, started, strict=True)}
         self.config = str(root / "clients.toml")
+        certificate = certificate_files(str(root / CERTS_NAME), "subscriber")
+        self._contexts = Contexts(certificate, client_context, STREAM)
         self.client = rt.connect(self.config, root=root / "publishing")
         self.publisher = self.client.publisher(SESSION)
         self.readers: dict[str, subprocess.Popen[bytes]] = {}
@@ -55,6 +61,11 @@ class ReaderStorm:
         self._thread = threading.Thread(target=self._publish)
         if readers:
             self._thread.start()
+
+    def ask(self, request: Fields) -> Fields:
+        """Make a request of the nodes, as a subscriber."""
+        pairs = (each.address.split(":") for each in self.places)
+        return ask_any([(host, int(port)) for host, port in pairs], self._contexts, request)
 
     def _publish(self) -> None:
         while not self._stop.wait(TURN_S):
@@ -145,7 +156,7 @@ class ReaderStorm:
     def _lag(self) -> tuple[int, int]:
         """Return how many messages the group has not handled and the cursor's readers lack."""
         try:
-            group = self.client._ask({"do": "groups", "name": "storm"})["groups"][0]
+            group = self.ask({"do": "groups", "name": "storm"})["groups"][0]
         except (rt.RtError, OSError):
             return 1, 1  # a node is being started
         handed = [each.number for each in self.history(READERS) if each.what == "handed"]

@@ -366,18 +366,6 @@ def test_what_the_record_says_of_raftos_is_what_runs():
 
 
 @needs_raftos
-def test_roles_and_timers_are_those_of_raftos():
-    """Otherwise it would be raftos in name only."""
-    raftos = importlib.import_module("raftos.state")
-    node = ENGINES[1]("n1", ["n1"], chance=Random(1), settings=Settings())
-    role = node._roles.state
-    assert isinstance(role, raftos.Leader)
-    assert type(role.heartbeat_timer) is raftos.Timer
-    assert (role.heartbeat_timer.interval, role.step_down_timer.interval) == (5, 25)
-    assert isinstance(node._roles.config, importlib.import_module("raftos.conf").Configuration)
-
-
-@needs_raftos
 def test_two_engines_of_one_process_do_not_share_a_leader():
     """Raftos keeps leader, nodes and configuration in globals; here they stay untouched."""
     raftos = importlib.import_module("raftos.state")

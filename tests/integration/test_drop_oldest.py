@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 
@@ -18,13 +19,17 @@ from replicator.source.cursor_file import CursorFile
 from replicator.wire.messages import Ack
 from rt.errors import NAME_TAKEN, FlushTimeout, MessagesDropped, Misuse, Refused
 from rt.format.dropped_notice import NOTICE_BYTES
+from rt.format.manifest import SESSION
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
 from rt.log.notify.shipping import ShippingNote
-from rt.log.write.dropping import notice_of
+from rt.log.write.appender import Appender
+from rt.log.write.dropping import Dropping, notice_of
 from rt.log.write.sending import sending
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLogs
@@ -360,26 +365,34 @@ def test_what_a_pusher_may_have_begun_to_send_is_kept(tmp_path):
         assert full.dropped() == []
 
 
-def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(tmp_path, monkeypatch):
+def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(tmp_path):
     """Messages dropped during the wait reach no level, and need not be waited for."""
-    directory = str(tmp_path / STREAM / "jfk")
-    with publisher(tmp_path) as full, closing(ConfirmationsFile(directory)) as confirmed:
-        fill(full, 10)
-        kept = full.flush("written").position
-        full._writer.roll()
-        mark(directory, kept.file.next_file())
-        confirmed.write(Confirmations(received=kept, replicated=kept))
-        sync = full._writer.sync
+    directory, syncing, late = str(tmp_path / STREAM / "jfk"), threading.Event(), []
+    with publisher(tmp_path) as kept:
+        fill(kept, 10)
+        end = kept.flush("written").position
+    disk = FaultyDisk(lambda call: syncing.set() if call == "sync" else None)
 
-        def sync_late(_timeout_s):
-            fill(full, 1000)  # after the flush has noted where its messages end
-            return sync(PATIENCE_S)
+    def flush():
+        try:
+            full.flush("merged", 1.0)
+        except FlushTimeout as error:
+            late.append(error)
 
+    with (
+        publisher(tmp_path, disk=disk) as full,
+        closing(ConfirmationsFile(directory)) as confirmed,
+    ):
+        mark(directory, end.file.next_file())
+        confirmed.write(Confirmations(received=end, replicated=end))
         fill(full, 1)
-        monkeypatch.setattr(full._writer, "sync", sync_late)
-        with pytest.raises(FlushTimeout, match="only replicated"):
-            full.flush("merged", 0.001)
-        monkeypatch.undo()
+        syncing.clear()
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        assert syncing.wait(PATIENCE_S)
+        fill(full, 1000)  # after the flush has noted where its messages end
+        flushing.join()
+        assert "only replicated" in str(late[0])
         assert full.dropped()[0].first == 10
 
 
@@ -406,13 +419,18 @@ def test_a_notice_goes_with_the_messages_after_it_however_small_the_share(tmp_pa
     assert first.length > NOTICE_BYTES
     assert first.messages > 0
     logs.close()
-    active = tmp_path / STREAM / "alone"
-    full = publisher(tmp_path, "alone")
-    full._writer._begin_file()
-    logs = SessionLogs(OsDisk(), str(tmp_path / STREAM))
-    assert slice_of(logs, Position(NOTICE_BYTES), "alone") is None
-    full.close()
-    assert slice_of(logs, Position(NOTICE_BYTES), "alone").messages == 0, f"{active}: it has ended"
+    path, identity = (
+        str(tmp_path / STREAM / "alone"),
+        new_identity(SESSION, STREAM, "alone", created_ns=0),
+    )
+    with closing(Appender(OsDisk(), path, identity)) as alone:
+        alone.recover()
+        os.close(take_lock(path, "in use"))  # as its writer would
+        Dropping(alone, LIMIT).begin(START, 0)
+        logs = SessionLogs(OsDisk(), str(tmp_path / STREAM))
+        assert slice_of(logs, Position(NOTICE_BYTES), "alone") is None
+        alone.roll(0)
+    assert slice_of(logs, Position(NOTICE_BYTES), "alone").messages == 0, "it has ended"
     logs.close()
 
 

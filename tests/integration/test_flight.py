@@ -13,7 +13,6 @@ import rt
 from rt.client import aio
 from rt.client.flight import Flight, FlightLimit
 from rt.errors import LimitReached, Misuse, Stopped
-from rt.log.write.frame_gate import FrameGate
 from rt.position import Position
 
 PATIENCE_S = 60
@@ -185,20 +184,24 @@ def test_a_flood_asks_once_for_each_frame_and_stays_within_its_limit(tmp_path):
         assert publisher.taken == (524, 6 + 500 + 20_000 + 9)
 
 
-def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_path, monkeypatch):
+def test_a_frame_that_another_thread_wrote_meanwhile_lets_one_message_pass(tmp_path):
     """Otherwise a whole frame, thousands of messages, goes beyond a limit of a few."""
-    asked, ask = [], FrameGate.begin
+    asked, read = [], []
 
-    def begin(gate, size):
-        ask(gate, size)
+    def admit(_messages, size):
         asked.append(size)
-        if len(asked) == 2:
-            publisher.publish(b"of another thread, which fills the frame")
+        return (1, 10_000)
 
-    monkeypatch.setattr(FrameGate, "begin", begin)
-    batching = rt.Batching(linger_s=60)
-    with rt.Publisher(tmp_path, stream="s", session="a", batching=batching) as publisher:
-        publisher.limit_flight(lambda _messages, _size: (1, 10_000))
+    def clock():
+        """Be read after a message was admitted, and before it is taken."""
+        read.append(time.time_ns())
+        if len(read) == 2:
+            publisher.publish(b"of another thread, which fills the frame")
+        return read[0]
+
+    options = {"batching": rt.Batching(linger_s=60), "clock": clock}
+    with rt.Publisher(tmp_path, stream="s", session="a", **options) as publisher:
+        publisher.limit_flight(admit)
         publisher.publish(b"alone")
         for _ in range(10):
             publisher.publish(b"x")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,12 +20,11 @@ from rt.config.settings import load
 from rt.errors import PoisonError, Refused
 from rt.events import Poisoned
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, Encoded, encode_frame, parse_header, seal_header
+from rt.format.frame import HEADER_BYTES, parse_header, seal_header
 from rt.format.manifest import SESSION
 from rt.limits import KIB, MIB
 from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
-from rt.log.write import writer
 from rt.log.write.appender import Appender
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
@@ -89,16 +89,25 @@ def test_compressed_frames_are_checked_within_a_budget():
     assert [check.look(*given).poison is None for _ in range(3)] == [False, False, True]
 
 
-@pytest.fixture
-def node(tmp_path):
+@contextmanager
+def serving(tmp_path, columns=None):
     """Return a node that syncs and does nothing else, and its certificates."""
     certs = Certificates(str(tmp_path / "certs"))
     host = DiskHost(str(tmp_path / "node"))
-    server = Server(("localhost", 0), certs.server(), only(host))
+    server = Server(("localhost", 0), certs.server(), only(host), columns=columns)
     server.start()
-    yield ("localhost", server.address[1]), certs
-    server.stop()
-    host.stop()
+    try:
+        yield ("localhost", server.address[1]), certs
+    finally:
+        server.stop()
+        host.stop()
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Return such a node."""
+    with serving(tmp_path) as node:
+        yield node
 
 
 @pytest.fixture
@@ -297,23 +306,22 @@ def error_of(client):
 def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, monkeypatch):
     """Its frame is merged by then; what follows it need not be, before a restart and after."""
     monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
-    monkeypatch.setattr(writer, "encode_frame", bad_second(bad_compression, []))
     is_late, turn = threading.Event(), LateCheck.turn
     monkeypatch.setattr(LateCheck, "turn", lambda self: turn(self) if is_late.is_set() else None)
     files = certificate_files(str(tmp_path / "node" / "certs"), "publisher")
     root = str(tmp_path / "pub")
+    write_bad(root, bad_compression)
     node = started(place)
     client = PushClient(root, STREAM, [node.address], Contexts(files, client_context))
     client.start()
     try:
         with Publisher(root, stream=STREAM, session="jfk") as publisher:
-            for payload in (b"a", b"b" * 20, b"c"):
-                publisher.publish_many([payload])
+            publisher.publish_many([b"d"])
             publisher.flush("merged", timeout_s=PATIENCE_S)
             end = node.pipeline.inboxes.get("jfk").merged
             is_late.set()
             assert eventually(lambda: node.status()["sessions"][0]["poisoned"], PATIENCE_S)
-            publisher.publish_many([b"d"])
+            publisher.publish_many([b"e"])
             assert eventually(lambda: "cannot be decoded" in error_of(client), PATIENCE_S)
         node.lookout.look()
         assert node.lookout.sample.poison == PoisonView(poisoned=1)
@@ -406,44 +414,45 @@ def bad_tail(raw, header):
 BAD = [bad_offsets, bad_compression, bad_length, bad_window, bad_count, bad_tail]
 
 
-def bad_second(damage, made):
-    """Return what writes a session whose second frame is damaged; it is added to `made`."""
-    real = encode_frame
-
-    def encode(body, **fields):
-        whole = real(body, **fields)
-        if fields["sequence"] != 1:
-            return whole
-        header = whole.header._replace(codec=1, raw_length=len(body))
-        made.append(damage(bytes(body), header))
-        return Encoded(parse_header(made[0]), (made[0], b"", b""))
-
-    return encode
+def write_bad(root, damage):
+    """Write a session of three frames, whose second is damaged; return that frame's header."""
+    path = os.path.join(root, STREAM, "jfk")
+    identity = new_identity(SESSION, STREAM, "jfk", created_ns=0)
+    with closing(Appender(OsDisk(), path, identity)) as log:
+        log.recover()
+        log.begin_file(START)
+        for number, payload in enumerate((b"a", b"b" * 20, b"c")):
+            frame = make_frame(log.end, [payload], sequence=number)
+            data, header = b"".join(frame.parts), frame.header
+            if number == 1:
+                body = data[HEADER_BYTES : HEADER_BYTES + header.length]
+                data = damage(body, header._replace(codec=1, raw_length=header.length))
+                header = bad = parse_header(data)
+            after = log.walk.copy()
+            after.step(header)
+            log.append([data], [header], after)
+        log.sync()
+    return bad
 
 
 @pytest.fixture(params=BAD, ids=lambda make: make.__name__)
-def unchecked(request, tmp_path, node, monkeypatch):
+def unchecked(request, tmp_path):
     """Push a compressed frame that cannot be decoded to a node without any budget left.
 
     Returns the root of the node's copies, and where the frame is.
     """
-    monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
-    directory, made = tmp_path / "pub" / STREAM / "jfk", []
-    monkeypatch.setattr(writer, "encode_frame", bad_second(request.param, made))
-    with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as publisher:
-        for payload in (b"a", b"b" * 20, b"c"):
-            publisher.publish_many([payload])
-    [found] = map(parse_header, made)
+    root = str(tmp_path / "pub")
+    found = write_bad(root, request.param)
     at, messages = Position(found.position), found.messages
-    address, certs = node
-    ours = log_bytes(directory)
-    client = PushClient(str(tmp_path / "pub"), STREAM, [address], certs.publisher())
-    client.start()
+    ours = log_bytes(os.path.join(root, STREAM, "jfk"))
     there = tmp_path / "node" / STREAM / "in" / "jfk"
-    try:
-        assert eventually(lambda: there.is_dir() and log_bytes(there) == ours)
-    finally:
-        client.stop()
+    with serving(tmp_path, ColumnsCheck(bytes_s=0, burst_bytes=0)) as (address, certs):
+        client = PushClient(root, STREAM, [address], certs.publisher())
+        client.start()
+        try:
+            assert eventually(lambda: there.is_dir() and log_bytes(there) == ours)
+        finally:
+            client.stop()
     return str(there), Poisoned("jfk", at, Position(at + messages), messages, "")
 
 

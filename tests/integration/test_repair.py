@@ -14,7 +14,6 @@ from replicator_host import eventually, log_bytes
 from rot import contents, flip_bit, rolled_files, rot
 
 from replicator.pull.client import PullClient
-from replicator.repair import scrubber
 from replicator.repair.copy_scrubber import copy_scrubber
 from rt.errors import CorruptLog
 from rt.inspect.verify import open_log, verify_log
@@ -25,12 +24,6 @@ from rt.subscriber import Subscriber
 
 PATIENCE_S = 60
 FAST = {"scrub_bytes_s": 1 << 30, "scrub_every_s": 0.05}
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Make nodes read again at once after a pass, and not after five seconds."""
-    monkeypatch.setattr(scrubber, "_IDLE_S", 0.1)
 
 
 def fill(cluster, count=600):

@@ -27,9 +27,7 @@ from replicator_host import (
 from replicator.limits.admission import ServerLimits
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
-from replicator.serve import server as server_module
 from replicator.serve.server import Server
-from replicator.wire import dialer as dialer_module
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.hello import common_version
@@ -83,9 +81,9 @@ class Site:
         self.certs, self.top, self.port = certs, str(top), 0
         self.start()
 
-    def start(self, **options):
+    def start(self, contexts=None, **options):
         self.host = DiskHost(os.path.join(self.top, "node"))
-        address, contexts = ("localhost", self.port), self.certs.server()
+        address, contexts = ("localhost", self.port), contexts or self.certs.server()
         self.server = Server(address, contexts, only(self.host), **options)
         self.port = self.server.address[1]
         self.node = ("localhost", self.port)
@@ -116,6 +114,29 @@ def site(certs, tmp_path):
     site = Site(certs, tmp_path)
     yield site
     site.stop()
+
+
+class Dialling:
+    """The TLS contexts of a peer; `before` is called when one is taken for a connection."""
+
+    def __init__(self, contexts, before=lambda: None):
+        self._contexts, self.before = contexts, before
+
+    def __getattr__(self, name):
+        return getattr(self._contexts, name)
+
+    def current(self):
+        self.before()
+        return self._contexts.current()
+
+
+def can_connect(address):
+    """Return whether a server listens."""
+    try:
+        socket.create_connection(address).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def session(site, name, messages=300, settings=SMALL):
@@ -391,9 +412,7 @@ def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
     client.stop()
 
 
-def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
-    site, subscriber, monkeypatch
-):
+def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(site, subscriber):
     """An `rt pull` that ended without a reason would be started again, on the same disk."""
     merged(site)
     failing, dialled = threading.Event(), threading.Event()
@@ -402,18 +421,16 @@ def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
         if failing.is_set():
             raise OSError(5, "Input/output error")
 
-    client = site.puller(subscriber, sweep=fail)
-    client.start()
-    assert eventually(lambda: client.status().has_all)
-
-    def connected_late(*node, **roles):
-        found = connect(*node, **roles)
+    def fail_meanwhile():
         failing.set()
         assert eventually(lambda: not client.running)
         dialled.set()
-        return found
 
-    monkeypatch.setattr(dialer_module, "connect", connected_late)
+    late = Dialling(subscriber)
+    client = site.puller(late, sweep=fail)
+    client.start()
+    assert eventually(lambda: client.status().has_all)
+    late.before = fail_meanwhile
     site.stop()
     site.start()
     assert dialled.wait(60)
@@ -421,7 +438,6 @@ def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
     assert client.status().error == (
         f"{site.path('sub', STREAM, 'out')}: input/output error; this copy has ended"
     )
-    monkeypatch.undo()
     client.stop()
 
 
@@ -684,45 +700,43 @@ def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, mega
 
 
 def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
-    site, publisher, monkeypatch, caplog
+    site, publisher, caplog
 ):
     """A limit of threads is reached by surprise; the node must go on accepting afterwards."""
     session(site, "jfk")
-    start, refused = threading.Thread.start, []
-
-    def seldom(thread):
-        if thread.name.startswith("serve") and not refused:
-            refused.append(thread)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", seldom)
+    before = threading.stack_size(1 << 46)  # more than there is, for any new thread
+    try:
+        with socket.create_connection(site.node):
+            assert eventually(lambda: "can't start new thread" in caplog.text)
+    finally:
+        threading.stack_size(before)
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
     assert client.stop(30)
-    assert "can't start new thread" in caplog.text
     assert site.server.connections <= 1
     assert_pushed(site, "jfk")
 
 
-def test_a_connection_made_during_a_stop_ends_with_it(site, publisher, monkeypatch):
+def test_a_connection_made_during_a_stop_ends_with_it(site, certs, publisher):
     """Otherwise it would never be ended, and the client would wait for a dead server."""
-    agreed, stopped = threading.Event(), threading.Event()
+    begun, stopping = threading.Event(), threading.Event()
 
-    def slowly(*args, **options):
-        found = accept(*args, **options)
-        agreed.set()
-        assert stopped.wait(60)
-        return found
+    def await_stop():
+        begun.set()
+        assert stopping.wait(60)
 
-    monkeypatch.setattr(server_module, "accept", slowly)
-    monkeypatch.setattr(server_module, "_STOP_S", 0.01)
-    sock, _ = connect(site.node, publisher.current())
-    assert agreed.wait(60)
-    site.server.stop()
-    stopped.set()
-    with sock:
-        assert not sock.recv(1)
+    site.stop()
+    site.start(contexts=Dialling(certs.server(), await_stop))
+    with socket.create_connection(site.node) as plain:
+        plain.settimeout(60)
+        assert begun.wait(60)
+        stop = threading.Thread(target=site.server.stop)
+        stop.start()
+        assert eventually(lambda: not can_connect(site.node))
+        stopping.set()
+        with suppress(ConnectionResetError):
+            assert not plain.recv(1)
+        stop.join()
     assert eventually(lambda: not site.server.connections)
 
 
@@ -743,25 +757,27 @@ def test_a_puller_that_is_stopped_while_it_dials_releases_its_directory_at_once(
     assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
-def test_a_connection_that_is_made_after_its_puller_was_stopped_is_closed(
-    site, subscriber, monkeypatch
-):
+def test_a_connection_that_is_made_after_its_puller_was_stopped_is_closed(site, subscriber, caplog):
     """Nobody is left who would use it, or close it."""
-    dialling, stopped, made = threading.Event(), threading.Event(), []
+    dialling, stopped, fed, feed = threading.Event(), threading.Event(), [], site.host.feed
 
-    def slowly(*node, **roles):
+    def await_stop():
         dialling.set()
         assert stopped.wait(60)
-        made.append(connect(*node, **roles))
-        return made[0]
 
-    monkeypatch.setattr(dialer_module, "connect", slowly)
-    client = site.puller(subscriber)
+    def feeding(wake, **options):
+        fed.append(wake)
+        return feed(wake, **options)
+
+    site.host.feed = feeding
+    before = set(os.listdir("/proc/self/fd"))
+    client = site.puller(Dialling(subscriber, await_stop))
     client.start()
     assert dialling.wait(60)
     assert client.stop(60)
     stopped.set()
-    assert eventually(lambda: made and made[0][0].fileno() < 0)
+    assert eventually(lambda: fed)
+    assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher):

@@ -14,8 +14,10 @@ from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE
 from rt.position import START, Position
-from sequencer.ledger.instruction import Archive, Note
+from sequencer.journal.journal import Opened
+from sequencer.ledger.instruction import Archive, Instruction, Note
 from sequencer.ledger.ledger import Ledger
+from sequencer.member import Member
 
 from .archiving import paced_ns
 from .asking import Answering
@@ -65,10 +67,10 @@ class ReadingNemesis(MergeNemesis):
     def _stall(self) -> None:
         """Keep a node from executing for a while, as with a full disk; maybe make it lead then."""
         node = self._victim()
-        assert isinstance(node, MergeNode)
+        assert isinstance(node, ReadingNode)
         if node.alive:
             for_s = self._chance.uniform(*STALL_S)
-            node.duties._merge_again_s = node.now_s() + for_s
+            node.stalled_to_s = node.now_s() + for_s
             if self._chance.random() < 0.8 and (leader := self.find_leader()) is not None:
                 leader.guarded(self.cluster.transfer, leader, node.name)
 
@@ -88,7 +90,8 @@ class ReadingNemesis(MergeNemesis):
         """Stop causing faults."""
         super().end()
         for node in self.world.nodes.values():
-            node.duties._merge_again_s = float("-inf")
+            if isinstance(node, ReadingNode):
+                node.stalled_to_s = float("-inf")
         for reader in self.world.readers:
             reader.paused_until_us = 0
 
@@ -98,6 +101,7 @@ class ReadingNode(MergeNode):
 
     world: "ReadingCluster"
     answering: Answering
+    stalled_to_s = float("-inf")  # until then, its merged log has no room
 
     def start_duties(self) -> None:
         """Start what the node does."""
@@ -111,7 +115,20 @@ class ReadingNode(MergeNode):
 
     def may_decide(self) -> bool:
         """Whether it executes what is committed."""
-        return super().may_decide() and self.duties._merge_again_s <= self.now_s()
+        return super().may_decide() and self.stalled_to_s <= self.now_s()
+
+    def make_member(self, opened: Opened, ledger: Ledger) -> Member:
+        """Have a member execute nothing while its merged log has no room."""
+        member = super().make_member(opened, ledger)
+        execute = member.executor.execute
+
+        def tried(index: int, term: int, instruction: Instruction) -> None:
+            if self.stalled_to_s > self.now_s():
+                raise OSError(28, "No space left on device")
+            execute(index, term, instruction)
+
+        vars(member.executor)["execute"] = tried
+        return member
 
 
 class ReadingCluster(ReadCluster):

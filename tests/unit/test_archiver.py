@@ -15,7 +15,6 @@ from archiver.decide import DiskReport, decide, demand_disks
 from archiver.lease import LEASE_S_MAX, LEASES_MAX, Lease, RolledFile, new_lease, parse_lease
 from archiver.plan import active_messages, archived_to, kept_files, planned, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node.admin.node_admin import NodeAdmin
@@ -33,7 +32,6 @@ from sequencer.ledger.instruction import Note, decode_instruction, encode_instru
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 from sequencer.raft.starts import Claim, Reach, StartChain
-from tests.commands import run
 from tests.control_fuzz import Confirmed
 from tests.replicator_host import eventually
 
@@ -461,21 +459,6 @@ def test_a_change_that_is_not_decided_does_not_hold_up_the_others():
     assert slow.is_alive()
     sequencing.view.end = Position.of(0, 1, 0)
     slow.join()
-
-
-def test_a_plan_for_the_beginning_of_time_is_not_one_for_now(monkeypatch):
-    """0 is a time."""
-    asked = []
-
-    def answer(_settings, request):
-        asked.append(request)
-        return {"files": [], "policy": {}}
-
-    monkeypatch.setattr(ConnectionSettings, "ask", answer)
-    for when in ("--at=1970-01-01T00:00:00Z", "--json"):
-        assert run("archive", "plan", when).exit_code == 0
-    assert [each.get("at_ns") for each in asked] == [0, None]
-    assert all(each["do"] == "plan" and each["latest"] for each in asked)
 
 
 def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 import stat
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from logs import MergedLog
 
 from rt.cli.common import exits
 from rt.cli.logs.restore import restore as restore_command
-from rt.cli.manage import offload as cli_offload
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.manifest import Archived, decode_entry, encode_entry
 from rt.inspect.history import history
@@ -190,14 +190,6 @@ def test_a_restore_that_was_cut_leaves_nothing_and_can_be_repeated(out, tmp_path
     assert len(payloads(tmp_path / "old", on_gap="skip")) == 200
 
 
-def test_nodes_learn_that_nothing_waits_any_more(monkeypatch):
-    """That needs no target for copies."""
-    told = []
-    monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
-    assert run("archive", "offload", "--stop").exit_code == 0
-    assert told == [None]
-
-
 def test_two_logs_do_not_share_a_place(out, store, tmp_path):
     """The second would overwrite the copies of the first."""
     offload(out, store)
@@ -250,29 +242,6 @@ def test_only_what_was_copied_has_an_address(out, tmp_path):
     text = HistoryText(out, 0, read_offloaded(out))
     told = [json.loads(text.json(row))["address"] for row in history(out)]
     assert told == [None, None, f"{store.address}/log.0.2.zst", None]
-
-
-@pytest.mark.parametrize(("by", "code"), [(0, 2), (7, 0)])
-def test_nodes_do_not_hear_of_a_copy_that_gave_up_files_by_itself(
-    out, tmp_path, monkeypatch, by, code
-):
-    """They would delete the last bytes of these files, which exist nowhere else."""
-    told, backup = [], str(tmp_path / "backup")
-    monkeypatch.setattr(cli_offload, "_tell", lambda _settings, fields: told.append(fields))
-    with MergedLog(out) as log:
-        log.appender.archive_all([Archived(Position.of(0, n, 0), 1, "time", by) for n in (0, 1)])
-    done = run("archive", "offload", backup, "--dir", out, "--tell")
-    assert done.exit_code == code
-    note = {"url": backup, "to": "0.3.0", "gaps": [["0.0.0", "0.2.0"]]}
-    assert told == ([note] if by else [])
-    assert "except what was archived before it was copied: log.0.0 and 1 more" in done.output
-    if not by:
-        assert done.stderr.splitlines()[-1] == (
-            f"rt: the nodes were not told: {out} archived files by its own rules before they "
-            f"were copied (log.0.0 and 1 more); offload them to {backup} from a node's own log, "
-            "with --tell"
-        )
-    assert read_offloaded(out) == offloaded_of(note)
 
 
 def test_offload_on_the_command_line(out, tmp_path):
@@ -379,14 +348,31 @@ def test_copies_are_private_and_no_planted_link_is_followed(out, tmp_path):
     assert {stat.S_IMODE(os.lstat(path).st_mode) for path in restored} == {0o600}
 
 
-def test_a_link_that_comes_back_is_not_followed_either(tmp_path, monkeypatch):
+def create_often(path):
+    """Create a file so often that a link is planted between two steps of it."""
+    for _ in range(100_000):
+        create_private(path).close()
+
+
+def test_a_link_that_comes_back_is_not_followed_either(tmp_path):
     """Planted again in the instant between the removal of one and our own file."""
     victim, path = tmp_path / "victim", tmp_path / "part"
     victim.write_bytes(b"precious")
-    path.symlink_to(victim)
-    monkeypatch.setattr(os, "unlink", lambda _path: None)
-    with pytest.raises(FileExistsError):
-        create_private(str(path))
+    is_over = threading.Event()
+
+    def plant():
+        while not is_over.is_set():
+            with suppress(FileExistsError):
+                path.symlink_to(victim)
+
+    planting = threading.Thread(target=plant)
+    planting.start()
+    try:
+        with pytest.raises(FileExistsError):
+            create_often(str(path))
+    finally:
+        is_over.set()
+        planting.join()
     assert victim.read_bytes() == b"precious"
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from rt import NewRun, Publisher, ReplacedLog, Subscriber, WriterSettings
 from rt.limits import KIB
-from rt.log.notify import watch
 
 STREAM, SESSION = "flights", "jfk"
 PATIENCE_S = 60.0
@@ -56,10 +55,9 @@ def synchronize(backup, directory):
 @pytest.mark.parametrize("more", [1, 20], ids=["a message", "files"])
 @pytest.mark.parametrize("runs", [0, 1, 2])
 def test_a_reader_of_a_log_that_is_put_back_hears_so_and_reads_no_number_twice(
-    tmp_path, monkeypatch, restore_from_journal, more, runs
+    tmp_path, restore_from_journal, more, runs
 ):
     """The numbers of what is published now are those of messages that it has handled."""
-    monkeypatch.setattr(watch, "POLL_S", 0.02)  # it looks for another log every few polls
     directory, backup = tmp_path / STREAM / SESSION, tmp_path / "backup"
     publish(tmp_path, range(10))
     if not runs:
@@ -72,7 +70,9 @@ def test_a_reader_of_a_log_that_is_put_back_hears_so_and_reads_no_number_twice(
     publish(tmp_path, range(10 + 2 * more, 10 + 3 * more))
     kept = 10 + runs * more
     found, events = [], []
-    with Subscriber(tmp_path, stream=STREAM, session=SESSION, on_event=events.append) as reader:
+    # it looks for another log every few polls
+    options = {"watch": "poll", "on_event": events.append}
+    with Subscriber(tmp_path, stream=STREAM, session=SESSION, **options) as reader:
         found += [each.sequence for each in reader.messages(timeout_s=0)]
         assert found == list(range(10 + 3 * more))
         restore_from_journal(backup, directory)
