@@ -74,6 +74,7 @@ def test_arbitrary_bytes_are_not_a_line(data):
         st.none() | st.booleans() | st.integers() | st.text(max_size=9),
         lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(
             ["rt", "what", "file", "end", "id", "kind"]) | st.text(max_size=4), inner),
+        max_leaves=20,
     )
 )  # fmt: skip
 def test_any_json_under_a_good_crc_ends_in_an_entry_or_a_named_error(value):
