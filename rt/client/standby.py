@@ -202,10 +202,18 @@ class StateCarrier:
         while not self._stopped.is_set():
             begun_s = time.monotonic()
             self.turn()
-            cost_s = time.monotonic() - begun_s
-            self._stopped.wait(
-                pause_s(self._every_s, cost_s=cost_s, failed=bool(self.record.error))
-            )
+            now_s = time.monotonic()
+            failed = bool(self.record.error)
+            left_s = pause_s(self._every_s, cost_s=now_s - begun_s, failed=failed)
+            end_s = now_s + left_s
+            while not self._stopped.wait(min(left_s, self._every_s)):
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or self._has_come():
+                    break
+
+    def _has_come(self) -> bool:
+        """Whether the copy has come to the end of a state that waits for it."""
+        return self._pending is not None and self._position() >= self._pending.end
 
     def _look(self) -> None:
         self._follow_log()
@@ -218,7 +226,7 @@ class StateCarrier:
             state = given.state()
             if state.index != self.record.state_index:
                 self._pending = _Pending(given, asked_ns, state.end)
-        if self._pending is not None and self._position() >= self._pending.end:
+        if self._pending is not None and self._has_come():
             pending, self._pending = self._pending, None
             self._keep(pending)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from contextlib import closing
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from sequencer.ledger.seal import (
     parse_seal,
     seal_of,
 )
+from tests.replicator_host import eventually
 
 STREAM = "flights"
 
@@ -126,6 +128,25 @@ def test_a_state_is_kept_once_the_copy_has_come_to_its_end(cluster):
     assert record.proven_to == record.end == record.cluster_end == str(cluster.position())
     assert record.proven_digest == cluster.log.digest.hex()
     assert record.behind_s(cluster.now_ns + 5_000_000_000) == pytest.approx(5, abs=2)
+
+
+def test_a_state_is_kept_as_soon_as_the_copy_has_come_to_its_end(cluster):
+    """After slow answers the next question is up to a minute away, and the state was here."""
+    slow, has_asked = threading.Event(), threading.Event()
+
+    def ask(request):
+        slow.wait(1.0)  # so that the next question is due after 40 s
+        answer = cluster.ask(request)
+        if request["do"] == "standby-state":
+            has_asked.set()
+        return answer
+
+    cluster.lag = 1
+    with StateCarrier(cluster.root, STREAM, ask, cluster.position, every_s=0.01):
+        assert has_asked.wait(60)
+        cluster.lag = 0
+        assert eventually(lambda: os.path.exists(f"{cluster.root}/{STREAM}/{STATE_NAME}"), 20)
+    assert cluster.kept() == cluster.states[-1]
 
 
 def test_a_copy_that_lags_is_behind_by_what_was_merged_since(cluster):
