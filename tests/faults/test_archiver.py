@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, held_bytes
@@ -216,11 +217,13 @@ def test_a_killed_node_finishes_what_its_lines_say(tmp_path):
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         publish(cluster.publisher(), 1000)
-        cluster.nodes["n1"].pipeline.sweeper._sweep._empty = lambda *_: None
+        first = Path(cluster.out("n1"), "log.0.0")
+        data = first.read_bytes()
         cluster.set_policy(limit=FILE_BYTES)
-        assert eventually(lambda: cluster.rows("n1")[0].state == "archived")
-        assert not is_empty(cluster.out("n1"), cluster.rows("n1")[0])
+        assert eventually(lambda: is_empty(cluster.out("n1"), cluster.rows("n1")[0]))
         cluster.stop("n1")
+        first.write_bytes(data)
+        assert not is_empty(cluster.out("n1"), cluster.rows("n1")[0])
         cluster.start("n1")
         gone = [row for row in cluster.rows("n1") if row.state == "archived"]
         assert eventually(lambda: all(is_empty(cluster.out("n1"), row) for row in gone))

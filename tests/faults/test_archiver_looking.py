@@ -11,7 +11,6 @@ from replicator_host import eventually
 
 from rt.position import START
 from sequencer.execution.execution import Committed
-from sequencer.execution.executor import Executor
 from sequencer.ledger.instruction import Merge, Slice
 from sequencer.raft.consensus import Entry
 
@@ -62,20 +61,27 @@ def test_a_node_reports_the_history_that_its_files_hold(tmp_path):
         assert ours[0]["path"] == "out/log.0.0"
 
 
-def test_a_status_request_reads_none_of_the_sequencers_files(tmp_path, monkeypatch):
+class Watched(tuple):
+    """Slices that record which threads look at them."""
+
+    __slots__ = ()
+    threads = frozenset()
+
+    def __iter__(self):
+        """Record the thread that looks for the files of these sessions."""
+        Watched.threads |= {threading.current_thread()}
+        return super().__iter__()
+
+
+def test_a_status_request_reads_none_of_the_sequencers_files(tmp_path):
     """Two threads that read one manifest take its lines twice and then miss the next."""
-    asked = []
-
-    def lacking(_executor, _merge):
-        asked.append(threading.current_thread())
-        return Slice("jfk", START, START, 8, 1, 0, 0, 1)
-
+    slices = Watched([Slice("jfk", START, START, 8, 1, 0, 0, 1)])
     with ArchiveCluster(tmp_path) as cluster:
         node = cluster.nodes["n1"]
-        monkeypatch.setattr(Executor, "lacking", lacking)
         queue, ask = node.pipeline.member.execution.queue, node.pipeline.sequencer.ask
-        ask(lambda: queue.append(Committed(Entry(9, 9, b""), Merge(1, ()))))
+        ask(lambda: queue.append(Committed(Entry(9, 9, b""), Merge(1, slices))))
         assert eventually(lambda: node.status()["waiting_for"] is not None)
         assert node.status()["waiting_for"] == {"session": "jfk", "end": "0.0.8"}
-        assert threading.current_thread() not in asked
+        assert slices.threads
+        assert threading.current_thread() not in slices.threads
         ask(queue.clear)

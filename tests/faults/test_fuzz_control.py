@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from rt.node.readers import cursors
-from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
+from tests.control_fuzz import at_once, fuzz_ballot, fuzz_history, fuzz_request, node_admin
 from tests.data_fuzz import DECODERS, demand_tried
 from tests.note_fuzz import NOTES
 from tests.peer_fuzz import PEERS
@@ -23,13 +22,11 @@ def test_no_sealed_ballot_raises_an_unnamed_error():
         fuzz_ballot(chance)
 
 
-def test_no_request_raises_an_unnamed_error(monkeypatch):
+def test_no_request_raises_an_unnamed_error():
     """A RecursionError ended the thread that answered."""
-    # A node waits a second for what an acknowledgement says is merged, which nothing merges here.
-    monkeypatch.setattr(cursors, "_MERGED_S", 0.0)
     chance = Random(12)
     for batch in range(200):
-        admin = node_admin()
+        admin = node_admin(wait=at_once)
         for _ in range(RUNS // 200):
             fuzz_request(admin, chance)
         assert batch >= 0
