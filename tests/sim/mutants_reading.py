@@ -80,9 +80,9 @@ def what_was_said_counts_as_agreed() -> list[Patch]:
     """An acknowledgement counts before its request is answered."""
     right = MemberClaims.said
 
-    def said(self: MemberClaims, now_s: float) -> dict[str, Any]:
-        request = right(self, now_s)
-        for claim in self._held.values():
+    def said(self: MemberClaims, now_s: float, log: str = "") -> dict[str, Any]:
+        request = right(self, now_s, log)
+        for claim in self.held.values():
             claim.sent = max(claim.sent, claim.done)
         return request
 

@@ -65,6 +65,7 @@ _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "rests-with-a-lagging-follower": 4911,
     "state-taken-over-drops-all-that-waits": 254,
     "voters-consult-their-own-role": 385,
+    "what-was-said-counts-as-agreed": 403,
 }
 WORLDS: dict[str, type[Cluster | SharedCluster | SitesWorld | LoopWorld]] = {
     "members": MemberCluster,
