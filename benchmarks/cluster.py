@@ -16,10 +16,11 @@ from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Publisher, Subscriber
 from rt.cli.process.children import Child
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import Place, ask_status
-from rt.node.settings.node import parse_address
+from rt.node.founding.cluster_files import Place
 from rt.position import Position
 
 LIVE_BYTES_S = 20_000_000

@@ -23,6 +23,7 @@ from benchmarks.stream import SPAWN, STREAM, Address, nodes, processor_s
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
 from rt.config.settings import load
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
@@ -31,7 +32,7 @@ from rt.node.ingest.inbox import NodeInbox
 from rt.node.observe.sample import NodeSample, SessionView
 from rt.node.observe.sampler import NodeSampler
 from rt.node.settings.http import HttpSettings
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web.nodes.node_site import NodeSite

@@ -16,9 +16,9 @@ from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.settings.node import parse_address
 
 SESSIONS = 1000
 # Calls of `publish_many` by the messages of each; the sessions take turns. A third for a quick run.

@@ -17,10 +17,10 @@ from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
 from rt.cli.cluster.up import start_nodes
 from rt.cli.process.children import Child, Children
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import Place, init_local_cluster
-from rt.node.settings.node import parse_address
 
 STREAM = "bench"
 Address = tuple[str, int]

@@ -18,8 +18,8 @@ from benchmarks.stream import SPAWN, STREAM, Address, nodes
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.node.founding.cluster_files import ask_status
-from rt.node.settings.node import parse_address
+from rt.net.addresses import parse_address
+from rt.net.status import ask_status
 
 MANY = 64
 MESSAGES = 600  # half for a quick run

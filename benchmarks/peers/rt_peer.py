@@ -13,9 +13,9 @@ from benchmarks.stream import nodes as running_nodes
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.settings.node import parse_address
 
 _CONFIRM_S = 120.0
 # one publisher's name makes all sessions of a run, more than it may by default

@@ -25,10 +25,11 @@ from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, s
 from rt.errors import RtError
 from rt.format.message import Batch
 from rt.log.files.disk import make_private_directory
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import Place, ask_status, free_addresses, init_cluster
-from rt.node.settings.node import parse_address
+from rt.node.founding.cluster_files import Place, free_addresses, init_cluster
 from rt.subscriber import Subscriber
 
 STREAM: Final = "flights"

@@ -21,11 +21,13 @@ from rt.client.standby import read_record
 from rt.config.settings import load
 from rt.errors import Misuse, RtError
 from rt.log.files.disk import make_private_directory
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import CLIENTS_NAME, ask_status, free_addresses, init_cluster
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.founding.cluster_files import CLIENTS_NAME, free_addresses, init_cluster
+from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber

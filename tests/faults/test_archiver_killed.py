@@ -14,11 +14,12 @@ from rt.cli.process.children import Children
 from rt.errors import RtError
 from rt.inspect.history import history
 from rt.log.write.writer import WriterSettings
+from rt.net.addresses import parse_address
 from rt.net.admin import ask, ask_any
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import ask_status, init_local_cluster
-from rt.node.settings.node import parse_address
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.publisher import Publisher
 
 MIB = 1 << 20

@@ -13,10 +13,11 @@ import pytest
 from replicator.push.client import PushClient
 from rt.cli.look.node_versions import different_versions, node_version, strangers
 from rt.errors import NO_HEADERS, PeerError, Refused
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import ask_status, init_local_cluster
-from rt.node.settings.node import parse_address
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 from sequencer.ledger.format_level import NEWEST

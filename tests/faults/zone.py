@@ -9,10 +9,11 @@ import rt
 from rt.cli.cluster.up import start_nodes
 from rt.cli.process.children import Child, Children
 from rt.errors import RtError
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import Place, ask_status, free_addresses, init_cluster
-from rt.node.settings.node import parse_address
+from rt.node.founding.cluster_files import Place, free_addresses, init_cluster
 
 STREAM = "zone"
 RATE = 100  # messages a second and session

@@ -16,10 +16,10 @@ from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.format.checksum import crc32
 from rt.net.admin import ADMIN_ALPN, NoLeader, ask, ask_any, parse_history
 from rt.net.exchange import decode_fields
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, accept, connect, offering, server_context
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.node_admin import AdminTimes, NodeAdmin
-from rt.node.founding.cluster_files import ask_status
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot
 from sequencer.raft.consensus import Ballot

@@ -16,13 +16,14 @@ from rt.cli.look.status import report_of
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import ManifestError, Misuse, Refused, RemovedFromCluster
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import LOCAL_HOSTS, certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import free_addresses, init_local_cluster
 from rt.node.host.node import Node
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.node import NodeSettings
 from tests.archive_cluster import ArchiveCluster
 from tests.replicator_host import eventually
 

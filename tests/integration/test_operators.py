@@ -12,8 +12,9 @@ from rt.errors import Misuse, Refused
 from rt.net.authority.certificates import certificate_files, init_authority, issue, load_certificate
 from rt.net.authority.grants import GRANTS_NAME, Grant, read_grants
 from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.status import ask_status
 from rt.node.admin.audit import AuditLog
-from rt.node.founding.cluster_files import ask_status, init_cluster
+from rt.node.founding.cluster_files import init_cluster
 from rt.node.founding.layout import ClusterLayout
 from tests.archive_cluster import ArchiveCluster
 from tests.commands import run

@@ -16,9 +16,10 @@ from rt.net.authority.certificates import AUTHORITY, certificate_files, copy_aut
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.renewal import renew
 from rt.net.question import STATUS_ALPN
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.agree.idle_heartbeat import PULSE_ALPN
-from rt.node.founding.cluster_files import ask_status, free_addresses
+from rt.node.founding.cluster_files import free_addresses
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
 from sequencer.ledger.founded import CERTIFICATES_NOTE

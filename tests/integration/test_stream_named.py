@@ -19,8 +19,9 @@ from rt.net.authority.succession import Succession
 from rt.net.exchange import decode_fields, receive_all, receive_line, send_all
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import STATUS_ALPN
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
-from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher

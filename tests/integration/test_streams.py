@@ -17,8 +17,9 @@ from rt.config.settings import load
 from rt.errors import DiskFailed, Misuse, PeerError, Refused
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.stream_host import StreamHost
 from rt.node.settings.node import STREAMS_MAX, NodeSettings
 from rt.node.settings.storage import StorageSettings

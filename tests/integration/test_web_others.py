@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from rt.net.status import STATUS_S
 from rt.net.tls import Contexts, client_context
-from rt.node.observe.status import STATUS_S
 from rt.web.nodes.peer_poller import AFTER, BEFORE, PeerPoller
 from tests.live_site import Site
 from tests.replicator_host import eventually

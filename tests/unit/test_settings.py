@@ -23,7 +23,7 @@ from rt.config.kinds import (
 )
 from rt.config.settings import changed, explain, load
 from rt.errors import Misuse
-from rt.node.settings.node import parse_address
+from rt.net.addresses import parse_address
 
 
 class Sync(StrEnum):

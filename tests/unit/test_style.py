@@ -23,6 +23,7 @@ from tests.layout import (
     nodes,
     our_imports,
     package_imports,
+    path_of,
     python_files,
     room,
     source,
@@ -91,6 +92,20 @@ def test_imports_go_down_the_table_of_ranks():
             if other_rank >= rank and not is_near:
                 found.append(f"{path} imports {other}")
     assert not found
+
+
+@pytest.mark.parametrize(
+    "command", ["look/status", "look/check", "data/push", "data/pull", "manage/policy"]
+)
+def test_commands_of_clients_load_no_node(command):
+    """A constant in the wrong file made `rt status` load the consensus, and start half as fast."""
+    seen, left = set(), {f"rt/cli/{command}.py"}
+    while left:
+        seen.add(each := left.pop())
+        at_once = {node.module for node in tree(each).body if isinstance(node, ast.ImportFrom)}
+        left |= {path_of(module) for module in at_once} - seen - {None}
+    parts = ("sequencer/raft/engine", "rt/node/agree/", "rt/node/host/", "rt/node/ingest/")
+    assert not [each for each in seen if each.startswith(parts)]
 
 
 @pytest.mark.parametrize("path", [path for path in CODE if path.startswith(PURE_FOLDERS)])

@@ -7,8 +7,8 @@ import click
 from rt.cli.common.options import click_options, flag
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.authority.certificates import certificate_files
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import ask_status
 from rt.node.host.state import adopt, demand_state
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.settings.node import NodeSettings

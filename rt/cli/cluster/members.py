@@ -17,11 +17,11 @@ from rt.cli.common.options import Seconds, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.names import parse_node
+from rt.net.addresses import parse_address
 from rt.net.admin import AdminClient, reading_answers
 from rt.net.authority.certificates import is_cluster_id
 from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import certify_node, write_member
-from rt.node.settings.node import parse_address
 from sequencer.raft.consensus import VOTERS_MAX
 
 # Codes of replies that put a change off; the client asks again.

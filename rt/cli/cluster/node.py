@@ -18,7 +18,7 @@ from rt.cli.process.stop_signals import StopSignals
 from rt.node.agree.leadership import RoleCommand
 from rt.node.host.standby_gate import StandbyGate
 from rt.node.host.stream_host import StreamHost
-from rt.node.observe.lookout import LIVE_S
+from rt.node.observe.stall_clock import LIVE_S
 from rt.node.settings.node import NodeSettings
 from rt.web.serving.recent import RecentEvents
 

@@ -12,11 +12,12 @@ from rt.cli.common.options import flag, json_option
 from rt.config.settings import FILE_BYTES_MAX, load
 from rt.errors import Misuse, RtError, spoken
 from rt.names import parse_stream, stream_directory
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.files import read_file, write_file
+from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import ask_status
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.node import NodeSettings
 from rt.node.settings.stream_entry import StreamEntry
 from rt.node.settings.stream_list import listed_streams, with_streams
 from rt.text import printable

@@ -10,9 +10,9 @@ from typing import Any, Final
 from rt.cli.common.link import remember_nodes
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, RtError, spoken
+from rt.net.addresses import parse_address
+from rt.net.status import ask_status
 from rt.net.tls import Contexts
-from rt.node.founding.cluster_files import ask_status
-from rt.node.settings.node import parse_address
 
 _LEADER: Final = "leader"
 _MEMBERS_MAX: Final = 16  # a cluster has seven voters, and learners while it changes

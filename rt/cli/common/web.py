@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rt.cli.common.console import note
-from rt.node.observe.lookout import LIVE_S, QUIET_S
+from rt.node.observe.stall_clock import LIVE_S, QUIET_S
 from rt.node.settings.http import HttpSettings
 from rt.web.serving.recent import RecentEvents, forget_events, keep_events
 from rt.web.serving.server import WebServer, demand_installed

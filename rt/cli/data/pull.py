@@ -28,6 +28,7 @@ from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start
 from rt.names import merged_directory, parse_peer
+from rt.net.addresses import parse_address
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
@@ -35,7 +36,6 @@ from rt.net.authority.successions import Successions
 from rt.net.exchange import Fields
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, server_context
-from rt.node.settings.node import parse_address
 from rt.position import Position
 from rt.text import printable
 from rt.web.programs.pull_watch import PullWatch

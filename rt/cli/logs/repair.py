@@ -19,7 +19,7 @@ from rt.log.files.indexing import rebuild_index
 from rt.log.files.lock import NODE_LOCK_NAME, writers_lock
 from rt.log.write.appender import Appender
 from rt.log.write.rolled_check import check_rolled
-from rt.node.settings.node import PORT
+from rt.net.addresses import PORT
 
 _NODE_STATE: Final = "state"
 _ACTIVE_OF_NODE: Final = (

@@ -9,9 +9,9 @@ from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.cli.look.node_versions import different_versions, node_version, strangers
 from rt.cli.look.status_report import ClusterReport
 from rt.client.readers.settings import ConnectionSettings
+from rt.net.addresses import parse_address
 from rt.node.observe.answer_fields import checked, get
 from rt.node.observe.problems import Problem, disk_state
-from rt.node.settings.node import parse_address
 from rt.text import printable, size_text
 from rt.version import __version__
 

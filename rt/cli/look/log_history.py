@@ -118,10 +118,10 @@ def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Foun
     # TLS is slow to import, and a directory's history does not need it
     from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415
     from rt.config.settings import explain  # noqa: PLC0415
+    from rt.net.addresses import parse_address  # noqa: PLC0415
     from rt.net.admin import ask_history  # noqa: PLC0415
     from rt.net.authority.certificates import certificate_files  # noqa: PLC0415
     from rt.net.tls import Contexts, client_context  # noqa: PLC0415
-    from rt.node.settings.node import parse_address  # noqa: PLC0415
 
     given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
     certs, identity = str(given["certs"].value), str(given["identity"].value)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rt.errors import Misuse
 from rt.names import parse_peer, parse_stream, stream_directory
+from rt.net.addresses import PORT, parse_address
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files, check_own
 from rt.net.authority.identity import CertificateRole
@@ -13,7 +14,6 @@ from rt.net.authority.successions import SUFFIX, Successions
 from rt.net.authority.trust import trust_of
 from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, client_context
-from rt.node.settings.node import PORT, parse_address
 
 _NODES_NAME: Final = ".nodes"  # no session has a name like this
 

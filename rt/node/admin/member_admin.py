@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 from rt.errors import Refused
 from rt.names import parse_node
+from rt.net.addresses import parse_address
 from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.sequencer import NodeSequencer, not_leader
 from rt.node.agree.steps import UNDECIDED, Until
 from rt.node.retain.retention import Retention
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.node import NodeSettings
 from sequencer.member import Member
 from sequencer.raft.consensus import Configuration, EngineRole, Entry
 from sequencer.raft.engine import Raft

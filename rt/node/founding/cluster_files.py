@@ -6,20 +6,20 @@ import re
 import secrets
 import shutil
 import socket
-import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from random import choice
-from typing import Any, Final
+from typing import Final
 
 from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
-from rt.errors import Misuse, PeerError, Refused
+from rt.errors import Misuse
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.files.disk import OsDisk, make_private_directory, sync_directory
 from rt.names import parse_peer, parse_stream, shown, stream_directory
+from rt.net.addresses import PORT, parse_address
 from rt.net.authority.certificates import (
     AUTHORITY,
     LOCAL_HOSTS,
@@ -38,17 +38,10 @@ from rt.net.authority.identity import CertificateRole, identity_of
 from rt.net.authority.renewal import hosts_of
 from rt.net.authority.succession import SUCCESSION_BYTES_MAX, one_line
 from rt.net.authority.successions import own_path
-from rt.net.awaited import awaiting
-from rt.net.exchange import decode_fields, receive_all
-from rt.net.question import STATUS_ALPN, connect_about
-from rt.net.tls import Contexts
 from rt.node.founding.carried_state import read_carried
 from rt.node.founding.from_copy import read_founding
 from rt.node.founding.layout import HERE, ClusterLayout
-from rt.node.observe.status import STATUS_S
-from rt.node.settings.node import PORT, parse_address
 from rt.position import FILE_BYTES_MAX
-from rt.text import printable
 from sequencer.journal.identity import IDENTITY_NAME
 from sequencer.journal.journal import REMOVED_NAME
 from sequencer.raft.consensus import MEMBERS_ALLOWED
@@ -61,7 +54,6 @@ _PORTS: Final = 20  # ports tried, from the usual one on, before any other
 # Below those that Linux gives to outgoing connections: one of these would take the port of a node
 # that is being restarted.
 _OTHER_PORTS: Final = range(10_000, 32_000)
-_STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,25 +402,6 @@ def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
         clusters=clusters or None,
     )  # fmt: skip
     return f"issued {files.cert} and {files.key}; the node needs them, and {authority.cert}"
-
-
-def ask_status(
-    address: tuple[str, int], contexts: Contexts, *, answer_s: float = STATUS_S
-) -> dict[str, Any]:
-    """Ask a node for its status.
-
-    Raises:
-        OSError: it does not answer, or not completely within `answer_s` seconds.
-        PeerError: the answer is not a status.
-        Refused: it does not serve the stream that the contexts name.
-    """
-    with awaiting(address), connect_about(address, contexts, STATUS_ALPN) as sock:
-        answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + answer_s))
-    if answer is None:
-        raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")
-    if "error" in answer:
-        raise Refused(str(answer.get("code")), printable(str(answer["error"])))
-    return answer
 
 
 def free_addresses(count: int) -> list[str]:

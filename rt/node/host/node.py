@@ -28,6 +28,7 @@ from rt.net.authority.grants import grants_path, read_grants
 from rt.net.authority.identity import PeerIdentity
 from rt.net.loop.event_loop import EventLoop
 from rt.net.question import STATUS_ALPN
+from rt.net.status import STATUS_S
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
@@ -48,7 +49,7 @@ from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
 from rt.node.observe.lookout import Lookout
 from rt.node.observe.sampler import NodeSampler, Watched
-from rt.node.observe.status import STATUS_S, for_clients, node_status
+from rt.node.observe.status import for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
 from rt.node.resources.peer_addresses import Address, PeerAddresses
 from rt.node.sessions.quotas import quotas_of_notes

@@ -7,6 +7,7 @@ from typing import Final
 from rt.errors import RtError, spoken
 from rt.log.files.identity import read_log_identity
 from rt.names import merged_directory, stream_directory
+from rt.net.addresses import parse_address
 from rt.net.admin import END, Address, ask
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
@@ -14,7 +15,7 @@ from rt.net.authority.successions import Successions
 from rt.net.exchange import Fields
 from rt.net.tls import Contexts, client_context
 from rt.node.admin.node_successions import node_successions
-from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.node import NodeSettings
 from rt.text import printable
 
 _ANSWER_S: Final = 5.0

@@ -12,13 +12,12 @@ from rt.net.loop.chore import Chore
 from rt.net.loop.event_loop import EventLoop
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.sampler import NodeSampler
+from rt.node.observe.stall_clock import LIVE_S, QUIET_S
 from rt.node.observe.stall_reasons import names_by_hop, stall_words
 from rt.node.observe.trend import Trend
 from rt.text import counted, size_text
 
 _log: Final = logging.getLogger("rt.node")
-LIVE_S: Final = 1.0  # between two samples while someone may look at them
-QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
 STATISTICS_S: Final = 60.0
 _WATCHED_S: Final = 10.0  # after the last request for the page
 

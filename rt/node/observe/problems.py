@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from rt.node.observe.answer_fields import checked, get, position
+from rt.node.observe.stall_clock import MERGE
 from rt.node.resources.disk_guard import REOPENS
 from rt.text import printable, size_text
 
-MERGE: Final = "merge"  # the hop, as in `rt.node.observe.sampler`
 _FILES_SHOWN: Final = 3
 _FREE_RATIO: Final = 4
 _SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have

@@ -22,14 +22,12 @@ from rt.node.observe.sample import (
     SessionView,
     bytes_between,
 )
-from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
+from rt.node.observe.stall_clock import MERGE, PULL, SYNC, HopProgress, Stalls, Waits
 from rt.node.resources.disk_guard import DiskGuard
 from rt.position import START, Position
 from rt.traffic import Traffic
 from sequencer.peers.connections import Peers
 
-SYNC, MERGE, PULL = "sync", "merge", "pull"  # hops of a node
-HOPS: Final = (SYNC, MERGE, PULL)
 _RATE_S: Final = 0.5  # a rate over less than this is noise
 _CONFIRMS_S: Final = 5.0  # a puller confirms once a second what it has written
 _UNSEEN: Final = SessionView("", "", START, START, START, Traffic(), 0.0, 0, 0, 0.0)

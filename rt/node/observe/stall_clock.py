@@ -3,7 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+SYNC, MERGE, PULL = "sync", "merge", "pull"  # hops of a node
+HOPS: Final = (SYNC, MERGE, PULL)
 STALLED_S: Final = 10.0
+LIVE_S: Final = 1.0  # between two samples while someone may look at them
+QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
 
 
 class HopProgress(NamedTuple):

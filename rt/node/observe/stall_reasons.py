@@ -3,7 +3,7 @@
 from typing import Final
 
 from rt.node.observe.sample import NodeSample
-from rt.node.observe.sampler import PULL, SYNC
+from rt.node.observe.stall_clock import PULL, SYNC
 from rt.text import size_text
 
 _NAMED_MAX: Final = 3

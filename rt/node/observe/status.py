@@ -31,7 +31,6 @@ from sequencer.planning.group_join_check import Stuck
 _LEFT_SHOWN: Final = 100
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
 LATE: Final = "written by a majority before it is merged, and lost if most nodes lose power"
-STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, at 3 MiB/s
 
 
 def node_status(

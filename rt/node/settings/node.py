@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rt.errors import Misuse
-from rt.names import parse_node, parse_stream, shown
+from rt.names import parse_node, parse_stream
+from rt.net.addresses import PORT, parse_address
 from rt.node.settings.agreement import AgreementSettings
 from rt.node.settings.http import HttpSettings
 from rt.node.settings.limits import NodeLimits
@@ -13,7 +14,6 @@ from rt.node.settings.stream_entry import StreamEntry
 from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import VOTERS_MAX
 
-PORT: Final = 7420
 STREAMS_MAX: Final = 256  # per process; each takes some seven threads
 
 
@@ -143,25 +143,3 @@ class NodeSettings:
         What it was founded from was merged from copies of another cluster.
         """
         return self.is_alone and not self.storage.founded_from
-
-
-def parse_address(text: str, setting: str = "") -> tuple[str, int]:
-    """Parse `host:port`; anything else is a `Misuse` that names the setting.
-
-    >>> parse_address("[::1]:7420")
-    ('::1', 7420)
-    """
-    host, _, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdecimal()
-    if not (is_port and _is_host(host.strip("[]"))) or int(port) > 65535:
-        problem = f"not an address: {shown(text)}; use host:port, such as localhost:{PORT}"
-        raise Misuse(f"{setting} is {problem}" if setting else problem)
-    return host.strip("[]"), int(port)
-
-
-def _is_host(host: str) -> bool:
-    """Whether it can be looked up: all its labels have a valid length."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False

@@ -3,10 +3,10 @@
 import time
 from typing import Any, Final
 
+from rt.net.addresses import parse_address
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.settings.node import parse_address
 from rt.position import Position
 from rt.spark.reading.options import LeaseOptions
 

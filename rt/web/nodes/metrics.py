@@ -14,7 +14,7 @@ from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.inspect.history import Row
 from rt.latencies import LatencyCounts
 from rt.node.observe.sample import NodeSample, SessionView, bytes_between
-from rt.node.observe.sampler import HOPS
+from rt.node.observe.stall_clock import HOPS
 from rt.node.settings.node import NodeSettings
 from rt.version import __version__
 from rt.web.nodes.cursor_rows import CursorRow

@@ -6,7 +6,7 @@ from typing import Any, Final
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.node.observe.problems import disk_state, problems_of, role_text
 from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
-from rt.node.observe.sampler import MERGE
+from rt.node.observe.stall_clock import MERGE
 from rt.node.observe.stall_reasons import stalls_of
 from rt.node.observe.status import waiting_fields
 from rt.node.settings.node import NodeSettings

@@ -12,11 +12,11 @@ from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
 from rt.inspect.history import Row
 from rt.names import shown
+from rt.net.addresses import parse_address
 from rt.net.authority.certificates import certificate_files, expires_s
 from rt.net.contexts import Contexts, client_context
 from rt.node.host.node import STUCK_S, Node
 from rt.node.observe.sample import NodeSample, SessionView
-from rt.node.settings.node import parse_address
 from rt.text import size_text, time_text
 from rt.web.nodes.cursor_rows import CURSORS_S, CursorRow, cursor_rows
 from rt.web.nodes.files import MergedFiles, planned

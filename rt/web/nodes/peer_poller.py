@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rt.errors import RtError, spoken
 from rt.net.contexts import Contexts
-from rt.node.founding.cluster_files import ask_status
+from rt.net.status import ask_status
 
 _PERIOD_S: Final = 2.0
 _LOOK_S: Final = 0.1  # how soon it notices a stop, or that all have answered

@@ -10,7 +10,7 @@ from replicator.pull.client import PullClient
 from replicator.repair.scrub import ScrubState
 from replicator.repair.scrubber import Scrubber
 from rt.client.standby import StateCarrier
-from rt.node.observe.sampler import PULL
+from rt.node.observe.stall_clock import PULL
 from rt.text import counted, printable, size_text
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import scrub_metrics

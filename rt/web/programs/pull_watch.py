@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from replicator.pull.client import PullClient
 from rt.client.site_watch import SiteWatch
-from rt.node.observe.sampler import PULL
-from rt.node.observe.stall_clock import STALLED_S, HopProgress
+from rt.node.observe.stall_clock import PULL, STALLED_S, HopProgress
 from rt.text import printable
 
 
