@@ -15,7 +15,7 @@ from replicator.pull.lag_watch import LagWatch
 from replicator.pull.local_copy import LocalCopy, PulledLog
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
-from replicator.wire.dialer import Address, Destination, Dialer, address_text
+from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import HEARTBEAT_S, HungUp, Link
 from replicator.wire.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
 from replicator.wire.nodes_follower import NodesFollower
@@ -26,6 +26,7 @@ from rt.log.notify.fork_guard import ForkGuard
 from rt.log.read.start import Start, start_text
 from rt.log.write.appender import Appender
 from rt.names import MERGED_NAME, stream_directory
+from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import SERVING
 from rt.net.authority.succession import Succession
 from rt.net.contexts import Contexts

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from replicator.wire.dialer import Address, address_text
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.net.addresses import Address, address_text
 from rt.net.admin import END, ask, member_addresses, reading_answers
 from rt.net.authority.identity import SERVING
 from rt.net.contexts import Contexts

@@ -8,7 +8,7 @@ from typing import Final
 
 from replicator.pull.end_asks import NoEnd
 from replicator.pull.end_question import EndQuestion
-from replicator.wire.dialer import Address
+from rt.net.addresses import Address
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
 from rt.position import Position

@@ -15,12 +15,13 @@ from replicator.push.session_book import REFUSED_RETRY_S, SessionBook
 from replicator.push.session_watcher import SessionWatcher
 from replicator.push.shipping_notes import ShippingNotes
 from replicator.source.gather_window import GatherWindow
-from replicator.wire.dialer import Address, Destination, address_text
+from replicator.wire.dialer import Destination
 from replicator.wire.messages import PUSH
 from replicator.wire.nodes_follower import NodesFollower
 from rt.errors import NAME_TAKEN, Misuse, Stopped
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_glob
+from rt.net.addresses import Address, address_text
 from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts

@@ -12,7 +12,7 @@ from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
 from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import HEADERS_VERSION
-from replicator.wire.dialer import Address, Destination, Dialer, address_text
+from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import HEARTBEAT_S, Link
 from replicator.wire.messages import CHANNELS_MAX, Ack
 from rt.errors import SEALED, CorruptLog, Refused, spoken
@@ -20,6 +20,7 @@ from rt.log.files.archived import last_archived
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.headers_note import CANNOT_READ
 from rt.log.notify.in_process_notify import WrittenFrame
+from rt.net.addresses import Address, address_text
 from rt.position import START, Position
 from rt.traffic import Traffic
 

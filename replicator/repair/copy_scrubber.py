@@ -10,11 +10,11 @@ from replicator.repair.mend import mend_file
 from replicator.repair.scrub import Scrub, ScrubPorts
 from replicator.repair.scrub_record import ScrubRecord
 from replicator.repair.scrubber import SCRUB_EVERY_S, Scrubber
-from replicator.wire.dialer import Address
 from rt.errors import CorruptLog
 from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.disk import OsDisk
 from rt.log.write.appender import Appender
+from rt.net.addresses import Address
 from rt.net.contexts import Contexts
 
 

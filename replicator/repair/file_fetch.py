@@ -8,7 +8,6 @@ from contextlib import closing
 from typing import Final
 
 from replicator.pull.client import PullClient
-from replicator.wire.dialer import Address, address_text
 from replicator.wire.link import MESSAGE_BYTES_PER_S
 from rt.errors import Refused, Stopped
 from rt.format.manifest import Rolled
@@ -19,6 +18,7 @@ from rt.log.files.disk import Disk
 from rt.log.write.appender import Appender
 from rt.log.write.rolled_check import line_before
 from rt.names import MERGED_NAME, stream_directory
+from rt.net.addresses import Address, address_text
 from rt.net.contexts import Contexts
 from rt.position import Position
 

@@ -27,9 +27,10 @@ from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, Patience, pause, shut
 from replicator.wire.messages import PUSH, Hello
 from rt.about import speak_of
-from rt.errors import PeerError, Refused, RtError, spoken
+from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
+from rt.net.addresses import listen_at
 from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import PeerIdentity
 from rt.net.certificate_watch import live_connections
@@ -109,7 +110,8 @@ class Server:
         self._grants = Grants(grants_path(contexts.files.ca))
         live_connections.remind(os.path.abspath(self._grants.path), self._grants.warning)
         self._streams, self._patience = streams, patience
-        self._listener = _listen_at(address)
+        self._listener = listen_at(address, _BACKLOG)
+        self._listener.setblocking(False)  # no `accept` waits
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         limits = limits or ServerLimits()
         self.admission = Admission(limits)
@@ -518,23 +520,6 @@ class _Accepting(ContextParty):
 
     def _look_within(self, seconds: float) -> None:
         self._loop.deadlines.set(self, self._loop.clock() + seconds)
-
-
-def _listen_at(address: tuple[str, int]) -> socket.socket:
-    """Listen at a host and port, and let no `accept` wait; port 0 picks a free one.
-
-    Raises:
-        OSError: the address is not available.
-    """
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
-        where = f"{address[0]}:{address[1]}"
-        raise OSError(error.errno, f"cannot listen at {where}: {words}") from error
-    listener.setblocking(False)
-    return listener
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:

@@ -18,6 +18,7 @@ from replicator.wire.link import Link, shut
 from replicator.wire.messages import BEHIND, PUSH
 from replicator.wire.rotation import Rotation
 from rt.errors import PeerError, Refused, RtError, spoken
+from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import SERVING, CertificateRole
 from rt.net.authority.successions import Greeting
 from rt.net.loop.event_loop import EventLoop
@@ -25,7 +26,6 @@ from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
 from rt.net.tls import Contexts, connect
 
-Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
 _NOT_YET: Final = "not connected yet"
 _REST_S: Final = 60.0  # without a reason to connect; `set` ends it
@@ -393,8 +393,3 @@ def without(address: str, error: str) -> str:
     'no answer (connection refused)'
     """
     return error.removeprefix(f"{address}: ").replace(f"no answer from {address}", "no answer")
-
-
-def address_text(node: Address) -> str:
-    """Return `host:port`."""
-    return f"{node[0]}:{node[1]}"

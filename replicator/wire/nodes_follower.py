@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from rt.errors import RtError
+from rt.net.addresses import Address
 from rt.net.authority.identity import CertificateRole
 from rt.net.contexts import Contexts
 from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
-
-Address = tuple[str, int]
 
 
 class NodesFollower:

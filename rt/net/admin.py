@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from rt.errors import SEALED, Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
+from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import CertificateRole
 from rt.net.awaited import awaiting
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
@@ -39,7 +40,6 @@ _STREAM: Final = "stream"  # code: the node does not serve the stream; another m
 # the cluster that continues a sealed one's log.
 _ELSEWHERE: Final = ("not-leader", "stopping", SEALED, _STREAM)
 
-Address = tuple[str, int]
 Asking = Callable[[Address, Contexts, Fields], Fields]
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def ask(
         PeerError: the answer cannot be read.
     """
     answer = _exchange(address, contexts, request, roles, answer_s)[1]
-    return _parsed(answer, _where(address), contexts)
+    return _parsed(answer, address_text(address), contexts)
 
 
 def ask_named(
@@ -94,7 +94,7 @@ def ask_named(
 ) -> tuple[str, Fields]:
     """Ask a node as `ask` does; return the name in its certificate too."""
     name, answer = _exchange(address, contexts, request, answer_s=answer_s)
-    return name, _parsed(answer, _where(address), contexts)
+    return name, _parsed(answer, address_text(address), contexts)
 
 
 def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
@@ -197,7 +197,7 @@ class AdminClient:
                 codes.add(error.code)
                 left += self._learn(address) if error.code != _STREAM else 0
             except (OSError, PeerError) as error:
-                reasons.append(f"{_where(address)}: {spoken(error)}")
+                reasons.append(f"{address_text(address)}: {spoken(error)}")
             self._place = (self._place + 1) % len(self._addresses)
             left -= 1
         raise _none_accepted(codes, "; ".join(dict.fromkeys(reasons)))
@@ -211,7 +211,7 @@ class AdminClient:
         if self._kept is None:
             return self._asking(address, self._contexts, request)
         answer = self._kept.exchange(address, carried(self._contexts, request))
-        return _parsed(answer, _where(address), self._contexts)
+        return _parsed(answer, address_text(address), self._contexts)
 
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
@@ -252,12 +252,13 @@ def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
     request: Fields = {"do": "log-history"}
     try:
         answer = _exchange(address, contexts, request | {"latest": True})[1]
-        return parse_history(answer, _where(address), contexts)
+        return parse_history(answer, address_text(address), contexts)
     except Refused as error:
         if error.code not in (*_ELSEWHERE, *PASSING):
             raise
-        _log.debug("%s does not answer for the latest: %s", _where(address), error)
-    return parse_history(_exchange(address, contexts, request)[1], _where(address), contexts)
+        _log.debug("%s does not answer for the latest: %s", address_text(address), error)
+    answer = _exchange(address, contexts, request)[1]
+    return parse_history(answer, address_text(address), contexts)
 
 
 def parse_history(answer: bytes, where: str, contexts: Contexts | None = None) -> NodeHistory:
@@ -363,7 +364,3 @@ def _none_accepted(codes: set[str], reasons: str) -> RtError:
     if codes == {_STREAM}:
         return Refused(_STREAM, words)
     return NoLeader(words) if codes else RtError(words)
-
-
-def _where(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

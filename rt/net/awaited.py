@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from rt.net.addresses import address_text
+
 _awaited: Final[dict[object, tuple[str, float]]] = {}  # each is set and removed by one thread
 
 
@@ -12,7 +14,7 @@ _awaited: Final[dict[object, tuple[str, float]]] = {}  # each is set and removed
 def awaiting(address: tuple[str, int]) -> Iterator[None]:
     """Record that this thread waits for a node's answer, until the block ends."""
     key = object()
-    _awaited[key] = f"{address[0]}:{address[1]}", time.monotonic()
+    _awaited[key] = address_text(address), time.monotonic()
     try:
         yield
     finally:

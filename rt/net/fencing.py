@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rt.errors import SEALED, Misuse, Refused, RtError, spoken
-from rt.net.admin import PASSING, Address, ask_any
+from rt.net.addresses import Address
+from rt.net.admin import PASSING, ask_any
 from rt.net.authority.successions import FIELD
 from rt.net.contexts import Contexts
 from rt.net.exchange import Fields

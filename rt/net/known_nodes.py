@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from rt.errors import RtError, spoken
 from rt.log.files.disk import make_private_directory, read_small, replace_small
-from rt.net.admin import Address, ask, ask_any, ask_named
+from rt.net.addresses import Address
+from rt.net.admin import ask, ask_any, ask_named
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.succession import Succession
 from rt.net.authority.successions import Successions

@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from rt.errors import PeerError
+from rt.net.addresses import Address, address_text
 from rt.net.contexts import Contexts
 from rt.net.exchange import Fields, about, receive_line_or_end, send_all
 from rt.net.question import connect_about
@@ -14,8 +15,6 @@ from rt.net.question import connect_about
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 15.0  # 10 s for a decision; answers to programs are short
 _ANSWER_BYTES_MAX: Final = 1 << 20
-
-Address = tuple[str, int]
 
 
 class PersistentConnection:
@@ -64,7 +63,7 @@ class PersistentConnection:
         answer = self._answer(self._sock, data)
         if not answer:
             self.close()
-            raise PeerError(f"{address[0]}:{address[1]} hung up without an answer")
+            raise PeerError(f"{address_text(address)} hung up without an answer")
         return answer
 
     def close(self) -> None:

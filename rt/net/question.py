@@ -9,6 +9,7 @@ from typing import Final
 
 from rt.errors import PeerError, Refused
 from rt.names import shown
+from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import CertificateRole
 from rt.net.contexts import Contexts, asking, offering
 from rt.net.exchange import Fields, decode_fields, receive_all, send_all
@@ -19,8 +20,6 @@ CONNECT_S: Final = 3.0
 _KNOWING: Final = ("stopping", "stream")  # codes of nodes that name the stream they refuse
 _REFUSAL_S: Final = 10.0
 _REFUSAL_BYTES_MAX: Final = 16 << 20  # a sentence, or the status of a node with many sessions
-
-Address = tuple[str, int]
 
 
 def connect_about(
@@ -94,7 +93,7 @@ def _refusal(answer: Fields | None, address: Address, stream: str) -> Refused | 
 
     None if it does, and is of an earlier version, whose connections name no stream.
     """
-    where = f"{address[0]}:{address[1]}"
+    where = address_text(address)
     if not answer:  # it is stopping, or its version answers no such question
         return PeerError(f"{where}: it does not answer about the stream {shown(stream)} now")
     if (code := answer.get("code")) in _KNOWING:

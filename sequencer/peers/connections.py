@@ -13,19 +13,14 @@ from typing import Final, Protocol
 
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
+from rt.net.addresses import Address
 from rt.net.authority.identity import NodeObjection, PeerIdentity
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
-from sequencer.peers.dialling import (
-    UNACKNOWLEDGED_MS,
-    Address,
-    PeerDialer,
-    UnansweredError,
-    removed_words,
-)
+from sequencer.peers.dialling import UNACKNOWLEDGED_MS, PeerDialer, UnansweredError, removed_words
 from sequencer.peers.message_reader import MessageReader, framed
 from sequencer.peers.send_queue import MESSAGE_BYTES_MAX, SendQueue
 from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError, spoken
+from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import PeerIdentity
 from rt.net.tls import RefusedByPeer, connect
 from sequencer.peers.versions import PEER_VERSIONS
@@ -20,8 +21,6 @@ SCOUT_S: Final = 3.0  # a scout without an attempt for so long has given up
 UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
 _CONNECT_S: Final = 2.0
 _REFUSED_S: Final = 0.2  # a running machine refuses within a round trip
-
-Address = tuple[str, int]
 
 
 class UnansweredError(PeerError):
@@ -199,21 +198,21 @@ class PeerDialer:
             raise
         if not identity.is_node or identity.name != self._name:
             sock.close()
-            raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
+            raise PeerError(f"{identity.name!r} answers at {address_text(address)}")
         if why := self._objection(identity):
             sock.close()
-            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
+            raise PeerError(f"the {self._name} at {address_text(address)} is refused: {why}")
         alpn = sock.selected_alpn_protocol()
         if alpn is None:
             sock.close()
             spoken_here = " or ".join(map(str, PEER_VERSIONS))
             raise PeerError(
-                f"the {self._name} at {address[0]}:{address[1]} is of another cluster, or of "
+                f"the {self._name} at {address_text(address)} is of another cluster, or of "
                 f"another version: it does not speak {spoken_here} of the nodes' protocol"
             )
         if why := self._outdated(alpn):
             sock.close()
-            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
+            raise PeerError(f"the {self._name} at {address_text(address)} is refused: {why}")
         self._turn -= 1
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

@@ -6,6 +6,7 @@ import click
 
 from rt.cli.common.options import click_options, flag
 from rt.errors import Misuse, PeerError, Refused
+from rt.net.addresses import address_text
 from rt.net.authority.certificates import certificate_files
 from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context
@@ -58,5 +59,5 @@ def _demand_silence(settings: NodeSettings) -> None:
         name = ask_status(address, contexts).get("node")
     except (OSError, PeerError):
         return  # nothing answers there, or what answers is not a node
-    where = f"{address[0]}:{address[1]}"
+    where = address_text(address)
     raise Refused("running", f"node {name} answers at {where}; stop it first, whichever it is")

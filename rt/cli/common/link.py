@@ -27,7 +27,8 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import SettingsType, changed
 from rt.errors import Misuse, Refused, RtError, spoken
 from rt.names import stream_directory
-from rt.net.admin import PASSING, Address, NoLeader
+from rt.net.addresses import Address
+from rt.net.admin import PASSING, NoLeader
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.successions import Successions
 from rt.net.contexts import Contexts

@@ -8,7 +8,8 @@ from typing import Final
 from rt.about import speak_of
 from rt.errors import SEALED, Misuse, Refused, RtError
 from rt.log.files.disk import OsDisk
-from rt.net.admin import END, Address, ask
+from rt.net.addresses import Address
+from rt.net.admin import END, ask
 from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.succession import Succession, said_in
 from rt.net.authority.successions import FIELD, Successions, own_path

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from rt.errors import PeerError
+from rt.net.addresses import Address
 from rt.net.authority.identity import PeerIdentity
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.heartbeat_codec import (
@@ -18,7 +19,7 @@ from rt.node.agree.heartbeat_codec import (
     group_of,
 )
 from sequencer.peers.connections import PeerIn, PeerOut
-from sequencer.peers.dialling import Address, PeerDialer
+from sequencer.peers.dialling import PeerDialer
 from sequencer.peers.message_reader import MessageReader
 from sequencer.raft.consensus import Quiescence
 

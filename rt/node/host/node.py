@@ -17,6 +17,7 @@ from rt.config.settings import changed, kinds_of
 from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.manifest import LogIdentity
 from rt.names import PeerName
+from rt.net.addresses import Address
 from rt.net.admin import ADMIN_ALPN
 from rt.net.authority.certificates import (
     CertificateFiles,
@@ -51,7 +52,7 @@ from rt.node.observe.lookout import Lookout
 from rt.node.observe.sampler import NodeSampler, Watched
 from rt.node.observe.status import for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
-from rt.node.resources.peer_addresses import Address, PeerAddresses
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.sessions.quotas import quotas_of_notes
 from rt.node.settings.agreement import engine_of
 from rt.node.settings.limits import NodeLimits

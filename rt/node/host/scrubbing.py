@@ -9,9 +9,9 @@ from replicator.repair.mend import mend_file
 from replicator.repair.scrub import Scrub, ScrubPorts
 from replicator.repair.scrub_record import ScrubRecord
 from replicator.repair.scrubber import Scrubber
-from replicator.wire.dialer import Address
 from rt.errors import CorruptLog
 from rt.log.write.appender import Appender
+from rt.net.addresses import Address
 from rt.net.contexts import Contexts
 from rt.node.agree.catch_up import GuardedDisk
 from rt.node.host.pipeline import NodePipeline

@@ -7,8 +7,8 @@ from typing import Final
 from rt.errors import RtError, spoken
 from rt.log.files.identity import read_log_identity
 from rt.names import merged_directory, stream_directory
-from rt.net.addresses import parse_address
-from rt.net.admin import END, Address, ask
+from rt.net.addresses import Address, parse_address
+from rt.net.admin import END, ask
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.successions import Successions

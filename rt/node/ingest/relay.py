@@ -2,10 +2,11 @@
 
 from replicator.push.relay import HeldCopy, Relay
 from rt.errors import Refused
+from rt.net.addresses import Address
 from rt.net.tls import Contexts
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.resources.peer_addresses import Address, PeerAddresses
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.position import Position
 
 

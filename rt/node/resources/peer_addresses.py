@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Misuse
-from rt.net.addresses import parse_address
+from rt.net.addresses import Address, parse_address
 from rt.node.settings.node import NodeSettings
 
 _log: Final = logging.getLogger("rt.node")
-Address = tuple[str, int]
 
 
 class PeerAddresses:

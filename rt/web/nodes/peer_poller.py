@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from rt.errors import RtError, spoken
+from rt.net.addresses import Address
 from rt.net.contexts import Contexts
 from rt.net.status import ask_status
 
@@ -15,7 +16,6 @@ _LOOK_S: Final = 0.1  # how soon it notices a stop, or that all have answered
 _WANTED_S: Final = 10.0  # how long it continues after the page was last viewed
 BEFORE, AFTER = "merged_here_before", "merged_here_after"
 Answers = Mapping[str, dict[str, Any]]
-Address = tuple[str, int]
 
 
 class PeerPoller:

@@ -1,13 +1,13 @@
 """HttpServer: serves an application over HTTP, in its own thread; WebServer: a site."""
 
 import logging
-import socket
 import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rt.errors import Misuse, RtError, spoken
+from rt.net.addresses import listen_at
 from rt.net.contexts import demand_private
 from rt.node.settings.http import HttpSettings, is_loopback
 
@@ -78,7 +78,7 @@ class HttpServer:
         self._settings = settings
         self._context = _context(settings)
         clients = WebClients(settings.http_ca) if settings.http_ca else None
-        self._socket = _listen(settings.address)
+        self._socket = listen_at(settings.address, _BACKLOG)
 
         def opened(**given: Any) -> TlsUpgrade:
             http = made(**given)
@@ -158,18 +158,7 @@ class WebServer(HttpServer):
 
 def demand_free(settings: HttpSettings) -> None:
     """Check that the HTTP address is available; `OSError` says why not."""
-    _listen(settings.address).close()
-
-
-def _listen(address: tuple[str, int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        return socket.create_server(address, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        words = spoken(error).partition(" (while ")[0]  # Python's message repeats the address
-        raise OSError(
-            error.errno, f"cannot listen at {address[0]}:{address[1]}: {words}"
-        ) from error
+    listen_at(settings.address, _BACKLOG).close()
 
 
 def _context(settings: HttpSettings) -> ssl.SSLContext | None:
