@@ -120,7 +120,8 @@ def at_once(need):
 def node_admin(audit=None, archiver=None, kind=NodeAdmin, **options):
     """Return the admin endpoint of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
-    appender = SimpleNamespace(directory="nowhere", is_open=False)
+    identity = SimpleNamespace(id="log")
+    appender = SimpleNamespace(directory="nowhere", is_open=False, identity=identity)
     executor = SimpleNamespace(appender=appender)
     member = SimpleNamespace(executor=executor, reads=Confirmed())
     return kind(settings, Sequencer(), member, archiver or Archiver(), audit, **options)
