@@ -49,6 +49,16 @@ def size_text(size: float) -> str:
     return f"{size:.{digits}f} {units[-1]}"
 
 
+def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first names, and how many more there are.
+
+    >>> first_few(["jfk", "lga"], 2), first_few(["jfk", "lga"], 1), first_few("abcd", 2, "; ")
+    ('jfk, lga', 'jfk and 1 more', 'a; b; and 2 more')
+    """
+    left, last = len(names) - most, between.strip(", ")
+    return between.join(names[:most]) + (f"{last} and {left:,} more" if left > 0 else "")
+
+
 @lru_cache(maxsize=1024)
 def counted(number: int, noun: str = "message") -> str:
     """Return a number with its noun, in the plural if need be.

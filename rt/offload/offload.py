@@ -25,6 +25,7 @@ from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.files.absent import no_log
+from rt.log.files.archived import NOT_COPIED
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk, make_private_directory, sync_directory
 from rt.log.files.indexing import rebuild_index
@@ -37,8 +38,6 @@ from rt.offload.store import Store
 from rt.position import START, Position, file_position
 
 LEVEL: Final = 3
-# reason for a file that a restored log lacks, unless a reason is known
-NOT_COPIED: Final = "not copied"
 _FACTS: Final = ".json"
 
 

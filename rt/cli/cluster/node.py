@@ -20,6 +20,7 @@ from rt.node.host.standby_gate import StandbyGate
 from rt.node.host.stream_host import StreamHost
 from rt.node.observe.stall_clock import LIVE_S
 from rt.node.settings.node import NodeSettings
+from rt.text import first_few
 from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ def _streams_of(running: StreamHost) -> str:
     names = list(running.nodes)
     if len(names) == 1:
         return f"stream {names[0]}"
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return f"{len(names)} streams ({', '.join(names[:_NAMED_MAX])}{more})"
+    return f"{len(names)} streams ({first_few(names, _NAMED_MAX)})"
 
 
 def _site(running: StreamHost, events: RecentEvents) -> "Site":

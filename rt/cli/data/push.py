@@ -22,6 +22,7 @@ from rt.client.standby_reach import keeping
 from rt.errors import Misuse
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
+from rt.text import first_few
 from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
@@ -144,8 +145,7 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
             "they wait for"
         )
     named = [f"{session}: {reason}" for session, reason in reasons.items()]
-    more = f"; and {len(named) - _NAMED_MAX:,} more" if len(named) > _NAMED_MAX else ""
-    return f"still shipping: {'; '.join(named[:_NAMED_MAX])}{more}"
+    return f"still shipping: {first_few(named, _NAMED_MAX, '; ')}"
 
 
 def report(

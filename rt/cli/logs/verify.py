@@ -13,7 +13,7 @@ from rt.inspect.advice import advice_for, advice_on
 from rt.inspect.compare import Comparison, are_copies, compare_logs
 from rt.inspect.verify import FileReport, LogReport, LogState, log_bytes, open_log, verify_log
 from rt.log.files.directory import LogDirectory
-from rt.text import counted, json_text
+from rt.text import counted, first_few, json_text
 
 _HEADINGS: Final = ("file", "state", "frames", "messages", "end position", "index")
 _NAMED_MAX: Final = 3
@@ -132,17 +132,13 @@ def _print(report: LogReport, left: Sequence[str]) -> None:
     digest = f", digest {report.digest}" if report.digest else ""
     verdict = "wrong" if report.is_wrong else "whole" if report.files else "empty"
     if left:
-        verdict = f"{verdict} without what was found damaged and is not repaired ({_named(left)})"
+        left_out = first_few(left, _NAMED_MAX)
+        verdict = f"{verdict} without what was found damaged and is not repaired ({left_out})"
     files = counted(len(report.files), "file")
     say(f"{report.directory}: {verdict}, {files}, {messages}, up to {report.end}{digest}")
     for each in advice_for(report):
-        where = f" ({_named(each.files)})" if each.files else ""
+        where = f" ({first_few(each.files, _NAMED_MAX)})" if each.files else ""
         say(f"  {each.finding}{where}: {each.text}")
-
-
-def _named(files: Sequence[str]) -> str:
-    more = f" and {len(files) - _NAMED_MAX:,} more" if len(files) > _NAMED_MAX else ""
-    return ", ".join(files[:_NAMED_MAX]) + more
 
 
 def _cells(file: FileReport) -> tuple[str, ...]:

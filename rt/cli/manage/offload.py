@@ -16,7 +16,7 @@ from rt.offload.offload import Outcome
 from rt.offload.offload import offload as offload_files
 from rt.offload.offloaded import write_offloaded
 from rt.offload.store import Store, open_store
-from rt.text import counted
+from rt.text import counted, first_few
 
 
 @click.command(name="offload")
@@ -76,7 +76,7 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
         return
     but = ""
     if outcome.missing:
-        but = f", except what was archived before it was copied: {_named(outcome.missing)}"
+        but = f", except what was archived before it was copied: {first_few(outcome.missing, 1)}"
     say(
         f"{counted(count, 'file')} copied to {store.address} and read back in {took_s:.1f} s; "
         f"everything before {outcome.offloaded.to} is there{but}"
@@ -86,15 +86,12 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
 def _demand_all(outcome: Outcome, directory: str) -> None:
     """Raise an error if this log archived a file without a copy: nodes must not delete theirs."""
     if outcome.given_up:
+        lost = first_few(outcome.given_up, 1)
         raise Misuse(
             f"the nodes were not told: {directory} archived files by its own rules before they "
-            f"were copied ({_named(outcome.given_up)}); offload them to {outcome.offloaded.url} "
+            f"were copied ({lost}); offload them to {outcome.offloaded.url} "
             "from a node's own log, with --tell"
         )
-
-
-def _named(files: tuple[str, ...]) -> str:
-    return files[0] + (f" and {len(files) - 1:,} more" if len(files) > 1 else "")
 
 
 def _tell(settings: ConnectionSettings, offloaded: dict[str, Any] | None) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from rt.errors import Misuse
 from rt.format.manifest import FILE_NAME
 from rt.names import MERGED_NAME
-from rt.text import nearest
+from rt.text import first_few, nearest
 
 _log: Final = logging.getLogger("rt.subscriber")
 _NAMED_MAX: Final = 5
@@ -60,7 +60,7 @@ def _instead(directory: str) -> str:
     if os.path.isfile(path):
         return "it is a file; name the directory of a log"
     if logs := _logs_in(path) or _logs_below(path):
-        return f"it has the logs {_listed(logs)}; name one of them"
+        return f"it has the logs {first_few(logs, _NAMED_MAX)}; name one of them"
     if logs := _logs_in(stream):
         return _beside(name, logs)
     if os.path.isdir(stream):
@@ -77,11 +77,12 @@ _HOW: Final = (
 def _beside(name: str, logs: list[str]) -> str:
     """Return what a stream's directory has instead of a missing log."""
     sessions = [each for each in logs if each != MERGED_NAME]
-    has = f"the stream has: {_listed(logs)}"
+    has = f"the stream has: {first_few(logs, _NAMED_MAX)}"
     if name == MERGED_NAME:
         return (
-            f"no copy of the merged log was made yet, which rt pull and rt.connect do; of its own "
-            f"sessions, which session= and --own-session read, the stream has: {_listed(sessions)}"
+            "no copy of the merged log was made yet, which rt pull and rt.connect do; of its own "
+            "sessions, which session= and --own-session read, the stream has: "
+            f"{first_few(sessions, _NAMED_MAX)}"
         )
     return f"{has}{_meant(name, logs)}"
 
@@ -92,17 +93,13 @@ def _other_streams(root: str, name: str) -> str:
     streams = [each for each in _names(root) if _logs_in(os.path.join(root, each))]
     if not streams:
         return f"{root} has no stream; {_HOW}"
-    return f"{root} has no stream {name!r}, but {_listed(streams)}{_meant(name, streams)}"
+    few = first_few(streams, _NAMED_MAX)
+    return f"{root} has no stream {name!r}, but {few}{_meant(name, streams)}"
 
 
 def _meant(name: str, known: list[str]) -> str:
     near = nearest(name, known)
     return f"; did you mean {near!r}?" if near else ""
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
 
 
 def _logs_in(directory: str) -> list[str]:

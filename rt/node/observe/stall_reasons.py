@@ -4,7 +4,7 @@ from typing import Final
 
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.stall_clock import PULL, SYNC
-from rt.text import size_text
+from rt.text import first_few, size_text
 
 _NAMED_MAX: Final = 3
 
@@ -25,8 +25,7 @@ def names_by_hop(sample: NodeSample) -> dict[str, list[str]]:
 
 def stall_words(hop: str, names: list[str], sample: NodeSample) -> str:
     """Return a sentence: which hop does not move, for whom, and what it waits for if known."""
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    named = ", ".join(names[:_NAMED_MAX]) + more
+    named = first_few(names, _NAMED_MAX)
     if hop == SYNC:
         return f"what was received is not synced ({named}): is the disk slow, or failing?"
     if hop == PULL:

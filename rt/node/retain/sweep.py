@@ -9,14 +9,13 @@ from typing import Final
 
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived
-from rt.log.files.archived import empty_files
+from rt.log.files.archived import MERGED, empty_files
 from rt.log.files.disk import Disk
 from rt.log.write.appender import Appender
 from rt.node.ingest.inboxes import Inboxes
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.archiver")
-MERGED: Final = "merged"  # the reason given for archiving an input
 
 
 class Sweep:
