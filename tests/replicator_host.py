@@ -309,6 +309,6 @@ def first_answer(sock, beside=(Hello,)):
             return message
 
 
-def only(host):
+def only(host, kind=Streams):
     """The streams of a server that has one, and speaks only the replication protocol."""
-    return Streams(ServedStream(host, ServerRecord(logging.getLogger("replicator.server"))))
+    return kind(ServedStream(host, ServerRecord(logging.getLogger("replicator.server"))))

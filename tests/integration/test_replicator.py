@@ -28,6 +28,7 @@ from replicator.limits.admission import ServerLimits
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
+from replicator.serve.streams import Streams
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.hello import common_version
@@ -81,10 +82,10 @@ class Site:
         self.certs, self.top, self.port = certs, str(top), 0
         self.start()
 
-    def start(self, contexts=None, **options):
+    def start(self, streams=Streams, **options):
         self.host = DiskHost(os.path.join(self.top, "node"))
-        address, contexts = ("localhost", self.port), contexts or self.certs.server()
-        self.server = Server(address, contexts, only(self.host), **options)
+        address, contexts = ("localhost", self.port), self.certs.server()
+        self.server = Server(address, contexts, only(self.host, streams), **options)
         self.port = self.server.address[1]
         self.node = ("localhost", self.port)
         self.server.start()
@@ -717,26 +718,29 @@ def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
     assert_pushed(site, "jfk")
 
 
-def test_a_connection_made_during_a_stop_ends_with_it(site, certs, publisher):
+def test_a_connection_made_during_a_stop_ends_with_it(site, publisher):
     """Otherwise it would never be ended, and the client would wait for a dead server."""
-    begun, stopping = threading.Event(), threading.Event()
+    agreed, stopping = threading.Event(), threading.Event()
 
-    def await_stop():
-        begun.set()
-        assert stopping.wait(60)
+    class Slow(Streams):
+        """Learns what a connection is about once the server is being stopped."""
+
+        def speaking(self, protocol):
+            agreed.set()
+            assert stopping.wait(60)
+            return super().speaking(protocol)
 
     site.stop()
-    site.start(contexts=Dialling(certs.server(), await_stop))
-    with socket.create_connection(site.node) as plain:
-        plain.settimeout(60)
-        assert begun.wait(60)
-        stop = threading.Thread(target=site.server.stop)
-        stop.start()
-        assert eventually(lambda: not can_connect(site.node))
-        stopping.set()
-        with suppress(ConnectionResetError):
-            assert not plain.recv(1)
-        stop.join()
+    site.start(Slow)
+    sock, _ = connect(site.node, publisher.current())
+    assert agreed.wait(60)
+    stop = threading.Thread(target=site.server.stop)
+    stop.start()
+    assert eventually(lambda: not can_connect(site.node))
+    stopping.set()
+    with sock:
+        assert not sock.recv(1)
+    stop.join()
     assert eventually(lambda: not site.server.connections)
 
 
@@ -759,25 +763,30 @@ def test_a_puller_that_is_stopped_while_it_dials_releases_its_directory_at_once(
 
 def test_a_connection_that_is_made_after_its_puller_was_stopped_is_closed(site, subscriber, caplog):
     """Nobody is left who would use it, or close it."""
-    dialling, stopped, fed, feed = threading.Event(), threading.Event(), [], site.host.feed
+    dialling, stopped, made = threading.Event(), threading.Event(), []
+
+    class Kept(ssl.SSLSocket):
+        """A connection that no collector closes."""
+
+        def __new__(cls, *args, **options):
+            made.append(super().__new__(cls, *args, **options))
+            return made[-1]
 
     def await_stop():
         dialling.set()
         assert stopped.wait(60)
 
-    def feeding(wake, **options):
-        fed.append(wake)
-        return feed(wake, **options)
+    def keeping(*files):
+        context = client_context(*files)
+        context.sslsocket_class = Kept
+        return context
 
-    site.host.feed = feeding
-    before = set(os.listdir("/proc/self/fd"))
-    client = site.puller(Dialling(subscriber, await_stop))
+    client = site.puller(Dialling(Contexts(subscriber.files, keeping), await_stop))
     client.start()
     assert dialling.wait(60)
     assert client.stop(60)
     stopped.set()
-    assert eventually(lambda: fed)
-    assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
+    assert eventually(lambda: made and made[0].fileno() < 0)
 
 
 def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher):
