@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "nodes"
 PACKAGES = ("rt", "replicator", "sequencer", "archiver")
+POLICY = {"time": 52_560_000, "limit": "90Gi"}  # a century: nothing may go while tests read it
 FOUND = """
 import sys
 from rt.node.founding.cluster_files import init_local_cluster
@@ -83,14 +84,14 @@ class Release:
 
 def fill(release: Release) -> dict[str, Any]:
     """Have the node merge and archive; return what its directory must give back."""
-    release.rt("archive", "policy", "set", '{"time": 10080, "limit": "90Gi"}')
+    release.rt("archive", "policy", "set", json.dumps(POLICY))
     release.python("-c", PROGRAM, release.top)
     release.rt("archive", "roll")
     release.python("-c", LATE, release.top)
     state = json.loads(release.rt("status", "--json"))[0]
     return {
         "merged_end": state["merged_end"], "messages": state["messages"], "digest": state["digest"],
-        "policy": {"time": 10080, "limit": "90Gi"}, "cursor": "etl",
+        "policy": POLICY, "cursor": "etl",
     }  # fmt: skip
 
 
