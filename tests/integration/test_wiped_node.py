@@ -51,7 +51,8 @@ def test_a_wiped_node_serves_all_or_says_no(tmp_path):
         assert eventually(is_copied, PATIENCE_S), said
         copied = log_bytes(copy / STREAM / "out")  # the session's opening may be merged after that
         assert all(copied[name].startswith(whole[name]) for name in whole), said
-        assert all("ask another" in output for code, output in said if code), said
+        reasons = "ask another", "is not everything that was merged"  # the latter on a busy machine
+        assert all(any(each in output for each in reasons) for code, output in said if code), said
 
 
 def test_a_node_that_copies_leaves_one_that_waits_as_it_does(tmp_path):
