@@ -8,6 +8,7 @@ from rt.errors import Diverged, PeerError
 from rt.position import START, Position
 from sequencer.execution.execution import NO_READERS, Execution, Readers, SnapshotPlan
 from sequencer.execution.executor import Executor
+from sequencer.execution.lone_messages import LoneMessages
 from sequencer.hand_over import HandOver
 from sequencer.journal.journal import Journal
 from sequencer.ledger.digests import encode_digest
@@ -63,6 +64,7 @@ class Member:
         hand_over_ticks: int = HAND_OVER_TICKS,
         dial: Dial = lambda _addresses: None,
         departed: Departed | None = None,
+        lone: LoneMessages | None = None,
     ) -> None:
         """Connect the parts; nothing happens before the first call.
 
@@ -81,6 +83,7 @@ class Member:
                 lacks.
             dial: takes the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed; None if none are known.
+            lone: plans and merges small updates of single sessions.
         """
         self.name = name
         self.engine = engine
@@ -90,8 +93,10 @@ class Member:
         self.greeting, self.executor = greeting, executor
         self._journal = journal
         self._send = send
-        self.execution = Execution(executor, self.holdings, readers)
-        self.proposals = Proposals(engine, self.holdings, self.execution, planner, now_ns)
+        self.execution = Execution(executor, self.holdings, readers, lone)
+        self.proposals = Proposals(
+            engine, self.holdings, self.execution, planner, now_ns, lone=lone
+        )
         self.membership = Membership(
             name, engine, self.holdings, greeting, dial, departed=departed or Departed()
         )

@@ -9,7 +9,14 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.latencies import Latencies
 from rt.position import Position
 from sequencer.execution.execution import Committed, Execution
-from sequencer.ledger.instruction import Instruction, Merge, decode_instruction, demand_readable
+from sequencer.execution.lone_messages import LoneMessages
+from sequencer.ledger.instruction import (
+    Instruction,
+    Merge,
+    decode_instruction,
+    demand_readable,
+    encode_instruction,
+)
 from sequencer.ledger.seal import SEALED_NOTE, may_follow
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
@@ -36,6 +43,8 @@ class Proposals:
         execution: Execution,
         planner: Planner,
         now_ns: Callable[[], int],
+        *,
+        lone: LoneMessages | None = None,
     ) -> None:
         """Start with nothing proposed.
 
@@ -45,7 +54,9 @@ class Proposals:
             execution: its state is what the next instruction is planned on.
             planner: plans an instruction from what a majority holds.
             now_ns: the clock for merge times.
+            lone: plans a small update of one session.
         """
+        self._lone = lone or LoneMessages()
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # ns from proposal to commit
         self.agreement = Latencies()  # all such times
         self.unreadable = 0  # committed entries, since the start
@@ -134,6 +145,10 @@ class Proposals:
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
         ledger = self._execution.executor.ledger
+        if len(self.waiting.due) == 1 and not self.orders and (lone := self._lone_merge()):
+            if self._put_forward(lone, encode_instruction(lone)):
+                self.waiting.due.clear()  # what comes later is noticed when it comes
+            return
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
         else:  # orders and merges alternate, so that neither delays the other
@@ -148,14 +163,30 @@ class Proposals:
         except Misuse as error:
             _log.error("an instruction is dropped before it is proposed: %s", error)
             return
+        if not self._put_forward(instruction, command) and self._order_was_last:
+            self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
+
+    def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
+        """Propose an instruction; False while leadership moves: the next leader plans the same."""
         try:
             entry = self._engine.propose(command)
-        except Refused:  # leadership is moving; the next leader plans the same
-            if self._order_was_last:  # if leadership stays here, the order must not be lost
-                self.orders.appendleft(instruction)
-            return
+        except Refused:
+            return False
         self.undecided, self._proposed_ns = (entry, instruction), self._now_ns()
         self._execution.executor.proposed = self._planner.carrier.frames
+        return True
+
+    def _lone_merge(self) -> Merge | None:
+        """Plan what the only session that is due has received, if that is a small update."""
+        [session] = self.waiting.due
+        merge = self._lone.plan(
+            session, executor=self._execution.executor, planner=self._planner,
+            holdings=self._holdings, checked=self._execution.copies.checked,
+            time_ns=self._now_ns(),
+        )  # fmt: skip
+        if merge is not None:
+            self._order_was_last = False
+        return merge
 
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; this node's own proposal is not decoded.

@@ -36,6 +36,17 @@ class Walk:
         other._expected, other._tag = self._expected, self._tag
         return other
 
+    def past(self, new: Range, size: int) -> "Walk":
+        """Return a walk at the end of a range of `size` bytes that begins here.
+
+        Its frames must have been checked: it is the same as `begin_range` and a step for each.
+        """
+        other = Walk.__new__(Walk)
+        other.position, other.merged = Position(self.position + size), self.merged
+        other.left, other.range = 0, new
+        other._expected, other._tag = new.first + new.length, session_tag(new.session)
+        return other
+
     def begin_range(self, header: Header, new: Range) -> None:
         """Step over a range frame just encoded from `new`; `FrameError` if it cannot come next.
 

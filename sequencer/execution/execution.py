@@ -10,6 +10,7 @@ from rt.limits import MIB
 from rt.position import Position
 from sequencer.execution.copies import Copies
 from sequencer.execution.executor import Executor
+from sequencer.execution.lone_messages import LoneMessages
 from sequencer.ledger.digests import Digests
 from sequencer.ledger.instruction import Instruction, Merge, Slice, lives_of
 from sequencer.ledger.ledger import Ledger, decode_ledger
@@ -66,7 +67,11 @@ class Execution:
     """Execution: executes committed entries in order, except while the merged log is copied."""
 
     def __init__(
-        self, executor: Executor, holdings: Holdings, readers: Readers = NO_READERS
+        self,
+        executor: Executor,
+        holdings: Holdings,
+        readers: Readers = NO_READERS,
+        lone: LoneMessages | None = None,
     ) -> None:
         """Start with an empty queue.
 
@@ -74,7 +79,9 @@ class Execution:
             executor: started from the latest snapshot.
             holdings: what this node holds of each session.
             readers: readers of the merged log on this node.
+            lone: merges a small update of one session.
         """
+        self._lone = lone or LoneMessages()
         executor.held = holdings.own
         self.executor = executor
         self.copies = Copies(executor, holdings)
@@ -141,6 +148,8 @@ class Execution:
         """
         if not self.queue:
             return
+        if len(self.queue) == 1 and self._run_lone(*self.queue[0]):
+            return
         known, left = len(self._sessions), SLICE
         traffic = self.executor.traffic
         end_bytes = traffic.bytes + SLICE_BYTES
@@ -158,6 +167,24 @@ class Execution:
             self.digests.remember(self.executor.ledger)
         if len(self._sessions) > known:
             self.readers.notify()
+
+    def _run_lone(self, entry: Entry, instruction: Instruction | None) -> bool:
+        """Execute the only entry in the queue if it merges a small update of one session."""
+        if not isinstance(instruction, Merge) or self.suspended:
+            return False
+        if entry.index <= self._adopted_index:
+            return False
+        if not self._lone.merge(entry, instruction, self.executor):
+            return False
+        self.queue.popleft()
+        if self.executor.unproven:
+            self.copies.doubt(self.executor.take_unproven())
+        session = instruction.slices[0].session
+        self._sessions.append(session)
+        self.carried, self.done_index, self._lacked = {session}, entry.index, None
+        self.digests.remember(self.executor.ledger)
+        self.readers.notify()
+        return True
 
     def take_sessions(self) -> list[str]:
         """Return the sessions merged further, or found right, since this was last called.

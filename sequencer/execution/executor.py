@@ -324,8 +324,8 @@ class Executor:
         else:
             headings, data = self._frames(each)
             headers = b"".join(map(_RAW, headings))
-            merged = merged.digested(ledger.digest, ledger.end, headers)
-            self._append(merged.frame(ledger.end), merged, headings, data)
+            merged, frame = merged.sealed(ledger.digest, ledger.end, headers)
+            self._append(frame, merged, headings, data)
         if (known := self.logs.states.get(each.session)) is not None:
             known.differed = 0
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []

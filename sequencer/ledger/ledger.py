@@ -119,9 +119,10 @@ class Ledger:
             size: bytes of the range, including the range frame.
             headers: the raw headers of its frames.
         """
-        self.pass_over(each)
-        last = headers[-HEADER_BYTES:]
-        self.tails[each.session] = Tail(position_in(last), tail_digest(last))
+        session, last = each.session, headers[-HEADER_BYTES:]
+        self.sessions[session] = each.end
+        self.tails[session] = Tail(position_in(last), tail_digest(last))
+        self.watermarks[each.watermark_name] = each.next_sequence
         self._appended(merged, size)
 
     def _appended(self, merged: Range, size: int) -> None:

@@ -38,7 +38,7 @@ class Planner:
                 durable: bytes are planned once a majority holds them durably, or they are carried.
             may_carry: whether every member can read an instruction that carries bytes.
         """
-        self._logs = logs
+        self.logs = logs
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
         self.ready_index = 0  # a new leader may plan once it has executed this instruction
@@ -114,7 +114,7 @@ class Planner:
             words = f"session {name!r} is not merged: {seal and seal.refusal}"
             self.stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
             return None
-        log = self._logs[name]
+        log = self.logs[name]
         after = ledger.merged_to(name)
         first = log.next_place(after)
         known = log.manifest
@@ -149,12 +149,12 @@ class Planner:
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
         """Return a session's first slice, or None while its group's messages contradict it."""
-        name, before = made.session, self._logs.state(made.session).searched_to
-        stuck = join_obstacle(self._logs, ledger, made, durable)
+        name, before = made.session, self.logs.state(made.session).searched_to
+        stuck = join_obstacle(self.logs, ledger, made, durable)
         if stuck is None:
             return made
         self.stuck[name] = stuck
-        if self._logs.state(name).searched_to != before:
+        if self.logs.state(name).searched_to != before:
             self._searching.add(name)
         return None
 

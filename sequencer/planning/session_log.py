@@ -218,7 +218,7 @@ class SessionLogs:
             root: their directory.
             copy: returns what appends to a session's copy in this process, as it is now.
         """
-        self._copy = copy
+        self.copy = copy
         self._disk = disk
         self._root = root
         self._damaged = DamagedFiles()  # empty: the sequencer may read every file
@@ -231,7 +231,7 @@ class SessionLogs:
             if len(self._logs) >= _OPEN_MAX:
                 self._logs.pop(next(iter(self._logs))).close()
             directory = LogDirectory(os.path.join(self._root, session), self._disk, self._damaged)
-            log = SessionLog(directory, partial(self._copy, session))
+            log = SessionLog(directory, partial(self.copy, session))
         self._logs[session] = log
         return log
 
@@ -255,7 +255,7 @@ class SessionLogs:
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()
-        if (copy := self._copy(session)) is not None and copy.recent is not None:
+        if (copy := self.copy(session)) is not None and copy.recent is not None:
             copy.recent.clear()
 
     def close(self) -> None:

@@ -1,13 +1,9 @@
 """A world in which a minority's merged logs run out of room for long: the others keep merging."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING
-
-from sequencer.journal.journal import Opened
-from sequencer.ledger.instruction import Instruction
-from sequencer.ledger.ledger import Ledger
-from sequencer.member import Member
 
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
@@ -72,19 +68,14 @@ class FullNode(MergeNode):
         """Whether it can lead without stopping the merge."""
         return super().may_decide() and not self.has_full_log
 
-    def make_member(self, opened: Opened, ledger: Ledger) -> Member:
-        member = super().make_member(opened, ledger)
-        execute = member.executor.execute
-
-        def watched(index: int, term: int, instruction: Instruction) -> None:
-            self.is_merging = True
-            try:
-                execute(index, term, instruction)
-            finally:
-                self.is_merging = False
-
-        vars(member.executor)["execute"] = watched
-        return member
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Let the merged log's file system be full while the block executes."""
+        self.is_merging = True
+        try:
+            yield
+        finally:
+            self.is_merging = False
 
 
 class FullCluster(MergeCluster):

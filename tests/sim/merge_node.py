@@ -6,7 +6,7 @@ retention, both ends of a pipe. Here are fakes of what they act on, and checks t
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ from sequencer.raft.consensus import EngineRole, Entry, EntryKind
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
+from .compared_lone import ComparedLoneMessages
 from .copying import NodeFiles, Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
@@ -279,6 +280,10 @@ class MergeNode(SimNode):
         is_proof = self.world.merges_own_copies
         return self.member.executor.ledger.merged_to(session) if is_proof else START
 
+    def executing(self) -> AbstractContextManager[None]:
+        """Return what surrounds the execution of an instruction."""
+        return nullcontext()
+
     def make_member(self, opened: Opened, ledger: Ledger) -> Member:
         logs = SessionLogs(self.disk, "in", self.inboxes.appender_of)
         claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
@@ -297,7 +302,7 @@ class MergeNode(SimNode):
                 lambda: self._serve(self.member.executor.ledger.end),
                 lambda: self.life % 2 == 1,  # in every other life there is a reader here
             ),
-            hand_over_ticks=HAND_OVER_TICKS,
+            hand_over_ticks=HAND_OVER_TICKS, lone=ComparedLoneMessages(),
         )  # fmt: skip
         member.node = self
         if ledger.is_new:

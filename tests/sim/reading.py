@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,8 @@ from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE
 from rt.position import START, Position
-from sequencer.journal.journal import Opened
-from sequencer.ledger.instruction import Archive, Instruction, Note
+from sequencer.ledger.instruction import Archive, Note
 from sequencer.ledger.ledger import Ledger
-from sequencer.member import Member
 
 from .archiving import paced_ns
 from .asking import Answering
@@ -117,18 +116,12 @@ class ReadingNode(MergeNode):
         """Whether it executes what is committed."""
         return super().may_decide() and self.stalled_to_s <= self.now_s()
 
-    def make_member(self, opened: Opened, ledger: Ledger) -> Member:
-        """Have a member execute nothing while its merged log has no room."""
-        member = super().make_member(opened, ledger)
-        execute = member.executor.execute
-
-        def tried(index: int, term: int, instruction: Instruction) -> None:
-            if self.stalled_to_s > self.now_s():
-                raise OSError(28, "No space left on device")
-            execute(index, term, instruction)
-
-        vars(member.executor)["execute"] = tried
-        return member
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Execute nothing while the merged log has no room."""
+        if self.stalled_to_s > self.now_s():
+            raise OSError(28, "No space left on device")
+        yield
 
 
 class ReadingCluster(ReadCluster):

@@ -1,5 +1,7 @@
 """Observers of one node: its engine, journal, executor and member, as shipped."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rt.errors import PeerError
@@ -144,12 +146,22 @@ class WatchedExecutor(Executor):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
             node.world.demand_pressed(instruction)
             node.world.demand_released(self.ledger, instruction)
+        with self.observed(index, instruction):
+            super().execute(index, term, instruction)
+
+    @contextmanager
+    def observed(self, index: int, instruction: Instruction) -> Iterator[None]:
+        """Check what the block executes, unless it leaves this to another."""
+        node = self._node
         node.world.demand_allowed(self.ledger, instruction)
         seal, before = self.ledger.notes.get(SEALED_NOTE), self._sealed_part()
         try:
-            super().execute(index, term, instruction)
+            with node.executing():
+                yield
         finally:
             node.world.stream.decided(self.ledger)
+        if self.done_index != index:
+            return
         if seal is not None and before != self._sealed_part():
             raise Violation(f"{node.name} changes a sealed cluster by instruction {index}")
         node.world.stream.executed(

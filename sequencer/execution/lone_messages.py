@@ -1,0 +1,161 @@
+"""LoneMessages: the short road of one session's small update through planning and merging.
+
+At a few hundred messages a second nothing is warm in a processor's caches, and a message costs what
+code and data it touches. Most instructions then merge what one session has just received. For these
+the general road (`Planner`, `Carrier`, `Executor`) asks many questions that all have the same
+answer. Here they are asked at once; if one has another answer, the general road is taken. Both
+write the same bytes: the simulation takes both for each message, and compares them.
+"""
+
+from collections.abc import Container, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from rt.format.ranges import Range, range_bytes
+from rt.log.write.recent_frames import Heading
+from rt.position import OFFSET_END, START
+from sequencer.execution.executor import Executor
+from sequencer.ledger.founded import FOUNDED_NOTE, obstacle
+from sequencer.ledger.instruction import CARRIED_BYTES_MAX, SLICE_DIGEST_BYTES, Merge, Slice
+from sequencer.ledger.seal import SEALED_NOTE
+from sequencer.planning.carried import frames_of
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
+from sequencer.raft.consensus import Entry
+
+_IN_FILE: Final = OFFSET_END - 1
+
+
+class LoneMessages:
+    """LoneMessages: plans and merges a small update that is in memory; declines all else."""
+
+    def plan(
+        self,
+        session: str,
+        *,
+        executor: Executor,
+        planner: Planner,
+        holdings: Holdings,
+        checked: Container[str],
+        time_ns: int,
+    ) -> Merge | None:
+        """Return an instruction that carries all that was received of a session and is not merged.
+
+        Args:
+            session: the only one in which there may be something to merge.
+            executor: its ledger is the state that the instruction will be executed on.
+            planner: what it found out last must not concern any session.
+            holdings: what a majority holds durably.
+            checked: the sessions whose copy here is known to hold what was merged of them.
+            time_ns: now.
+
+        Returns:
+            The instruction, whose frames `planner.carrier.frames` has; None to plan it as others.
+        """
+        ledger, copy, carrier = executor.ledger, planner.logs.copy(session), planner.carrier
+        after, notes = ledger.sessions.get(session, START), ledger.notes
+        durable = holdings.own.get(session, START)
+        recent = None if copy is None else copy.recent
+        if copy is None or recent is None or not copy.is_open or copy.identity.group:
+            return None
+        end = copy.end
+        if (
+            planner.stuck
+            or not after & _IN_FILE
+            or not durable
+            or durable - after > CARRIED_BYTES_MAX
+            or not 0 < end - after <= min(CARRIED_BYTES_MAX, ledger.file_bytes_max // 2)
+            or holdings.agreed(session) >= end
+            or session not in checked
+            or SEALED_NOTE in notes
+            or (FOUNDED_NOTE in notes and obstacle(ledger, session, "", 0))
+            or not carrier.is_allowed()
+            or (frames := recent.between(after, end)) is None
+            or frames.end != end
+        ):
+            return None
+        watermark = following = ledger.watermarks.get(session, 0)
+        messages, headers = 0, bytearray()
+        for header, raw in frames.headings:
+            if header.sequence < following or not header.messages:
+                return None  # a repeat, or a control frame
+            messages += header.messages
+            following = header.sequence + header.messages
+            headers += raw
+        if not recent.use(frames):
+            return None
+        made = Slice(
+            session, after, after, end - after, messages, 0, watermark, following, "",
+            blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest(), frames.data,
+        )  # fmt: skip
+        planner.idle, carrier.left_over = [], []
+        carrier.frames = {session: (made, frames.headings)}
+        return Merge(max(time_ns, ledger.time_ns), (made,))
+
+    def merge(self, entry: Entry, merge: Merge, executor: Executor) -> bool:
+        """Execute an instruction that merges a small update of one session.
+
+        Args:
+            entry: the entry of the instruction.
+            merge: the instruction.
+            executor: writes the merged log.
+
+        Returns:
+            Whether it was executed; if not, nothing was changed.
+
+        Raises:
+            OSError: as `Executor.execute`.
+        """
+        if len(merge.slices) != 1:
+            return False
+        [each] = merge.slices
+        if not each.carried or each.skip or each.group:
+            return False
+        ledger, appender = executor.ledger, executor.appender
+        session, place, walk = each.session, ledger.end, appender.walk
+        size = range_bytes(session) + each.length
+        if (
+            walk.position != place
+            or walk.left
+            or not appender.is_open
+            or not place & _IN_FILE
+            or (place & _IN_FILE) + size > ledger.file_bytes_max
+            or session in executor.logs.states
+            or not ledger.accepts(each)
+            or executor.is_stranded
+            or (ledger.archived_to and executor.lacks_lines)
+            or (headings := self._headings(each, executor)) is None
+        ):
+            return False
+        headers = b"".join([raw for _, raw in headings])
+        if each.digest and blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest() != each.digest:
+            return False
+        ledger.index, executor.is_half_done = entry.index, True
+        merged, frame = Range(
+            entry.index, entry.term, max(merge.time_ns, ledger.time_ns), session, each.first,
+            each.length, ledger.number, each.messages, 0,
+        ).sealed(ledger.digest, place, headers)  # fmt: skip
+        every = [frame.header, *[header for header, _ in headings]]
+        appender.append((*frame.parts, each.carried), every, walk.past(merged, size))
+        ledger.take(each, merged, size, headers)
+        executor.traffic.add(size, each.messages, len(every))
+        executor.is_half_done = False
+        return True
+
+    @staticmethod
+    def _headings(each: Slice, executor: Executor) -> Sequence[Heading] | None:
+        """Return the headers of a slice's frames if they are in memory, and the same as carried."""
+        session = each.session
+        planned, headings = executor.proposed.get(session, (None, ()))
+        if planned is each:  # it was taken from this very copy just now
+            return headings
+        copy = executor.logs.copy(session)
+        if copy is None or copy.end < each.end or not executor.held.get(session):
+            # the publisher's bytes have yet to come here, or may be of the session's next log
+            if (found := frames_of(each)) is not None:
+                executor.unproven[session] = None
+            return found
+        frames = None if copy.recent is None else copy.recent.between(each.first, each.end)
+        if frames is None or frames.end != each.end or frames.data != each.carried:
+            return None
+        return frames.headings if copy.recent is not None and copy.recent.use(frames) else None
