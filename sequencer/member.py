@@ -115,11 +115,6 @@ class Member:
         """Whether a proposed or committed instruction is not executed here yet."""
         return bool(self.execution.queue) or self.proposals.undecided is not None
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether committed entries are not executed yet, or part of the merged log is missing."""
-        return bool(self.execution.queue) or self.executor.lacks_log
-
     def receive(self, session: str) -> None:
         """Record that this node received more of `session`, not synced yet."""
         if self.engine.leads:
@@ -247,7 +242,9 @@ class Member:
         if engine.leader != self._leader or self.holdings.unreported:
             self._report_changes()
         while True:
-            if proposals.waiting.due or proposals.orders or proposals.founding is not None:
+            if engine.leads and (
+                proposals.waiting.due or proposals.orders or proposals.founding is not None
+            ):
                 proposals.propose()
             ready = engine.ready()
             if ready is not None:
@@ -295,7 +292,7 @@ class Member:
 
     def _perform(self, ready: Ready, taken: int) -> None:
         """Persist, then send, then queue committed entries, except the first `taken`."""
-        if ready.must_persist:
+        if ready.entries or ready.must_persist:
             self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
         self.engine.persisted(ready)
         if ready.messages:

@@ -15,7 +15,7 @@ from sequencer.ledger.instruction import (
     Merge,
     decode_instruction,
     demand_readable,
-    encode_instruction,
+    encode_merge,
 )
 from sequencer.ledger.seal import SEALED_NOTE, may_follow
 from sequencer.planning.group_join_check import Stuck
@@ -146,7 +146,7 @@ class Proposals:
             return  # entries it had when elected may drop copies that it would plan from
         ledger = self._execution.executor.ledger
         if len(self.waiting.due) == 1 and not self.orders and (lone := self._lone_merge()):
-            if self._put_forward(lone, encode_instruction(lone)):
+            if self._put_forward(lone, encode_merge(lone)):
                 self.waiting.due.clear()  # what comes later is noticed when it comes
             return
         if self.founding is not None and ledger.is_new:

@@ -103,8 +103,9 @@ class SinkChannel:
                 of one cannot be decoded, which ends the log here.
             OSError: they could not be written.
         """
-        position, payload = message.position, message.payload
-        do = place_data(position, self._end)
+        position, payload, appender = message.position, message.payload, self._appender
+        is_next = position == appender.end and appender.is_open and not appender.is_closed
+        do = Do.APPEND if is_next else place_data(position, self._end)
         if do is Do.COMPARE:
             payload = self._new_part(position, payload)
             position = Position(message.position + len(message.payload) - len(payload))

@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from hashlib import blake2b
 from typing import Final
 
+from rt.format.frame import Header
 from rt.format.ranges import Range, range_bytes
 from rt.log.write.recent_frames import Heading
 from rt.position import OFFSET_END, START
@@ -121,23 +122,27 @@ class LoneMessages:
             or not place & _IN_FILE
             or (place & _IN_FILE) + size > ledger.file_bytes_max
             or session in executor.logs.states
-            or not ledger.accepts(each)
+            or ledger.sessions.get(session, START) != each.after
+            or ledger.watermarks.get(session, 0) != each.watermark
             or executor.is_stranded
             or (ledger.archived_to and executor.lacks_lines)
             or (headings := self._headings(each, executor)) is None
         ):
             return False
-        headers = b"".join([raw for _, raw in headings])
+        every, headers = list[Header](), bytearray()
+        for header, raw in headings:
+            every.append(header)
+            headers += raw
         if each.digest and blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest() != each.digest:
             return False
         ledger.index, executor.is_half_done = entry.index, True
         merged, frame = Range(
             entry.index, entry.term, max(merge.time_ns, ledger.time_ns), session, each.first,
             each.length, ledger.number, each.messages, 0,
-        ).sealed(ledger.digest, place, headers)  # fmt: skip
-        every = [frame.header, *[header for header, _ in headings]]
+        ).sealed(ledger.digest, place, bytes(headers))  # fmt: skip
+        every.insert(0, frame.header)
         appender.append((*frame.parts, each.carried), every, walk.past(merged, size))
-        ledger.take(each, merged, size, headers)
+        ledger.take(each, merged, size, bytes(headers))
         executor.traffic.add(size, each.messages, len(every))
         executor.is_half_done = False
         return True

@@ -201,7 +201,7 @@ def encode_instruction(instruction: Instruction) -> bytes:
         return _HEAD.pack(_LIFE, instruction.time_ns, 0) + encode_life(instruction)
     if isinstance(instruction, Lives):
         return _encode_lives(instruction)
-    return _encode_merge(instruction)
+    return encode_merge(instruction)
 
 
 def demand_readable(instruction: Instruction) -> bytes:
@@ -239,8 +239,8 @@ def decode_instruction(command: bytes) -> Instruction:
         raise PeerError(f"unreadable instruction: {error}") from None
 
 
-def _encode_merge(merge: Merge) -> bytes:
-    """Encode a merge; without digests if any slice lacks one."""
+def encode_merge(merge: Merge) -> bytes:
+    """Return the command of a merge, without digests if any slice lacks one; `Misuse` as above."""
     kind = _MERGE
     for each in merge.slices:
         if each.carried:

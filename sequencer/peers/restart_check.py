@@ -120,7 +120,7 @@ class RestartCheck:
     @property
     def waits_for(self) -> int:
         """How many more nodes must confirm this start."""
-        return min(self._lacking(each) for each in self._lists)
+        return 0 if self._is_over else min(self._lacking(each) for each in self._lists)
 
     def _lacking(self, others: frozenset[str]) -> int:
         needed = majority_of(len(others) + 1) - 1

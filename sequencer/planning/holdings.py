@@ -93,7 +93,10 @@ class Holdings:
 
     def agreed(self, session: str) -> Position:
         """The end up to which a majority holds `session` durably."""
-        held = sorted([ends.get(session, START) for ends in self._voted])
+        held = list[Position]()
+        for ends in self._voted:
+            held.append(ends.get(session, START))
+        held.sort()
         return held[-self._majority]  # as `reached`, in a third of the calls
 
     def short(self, sessions: Iterable[str]) -> Iterator[str]:

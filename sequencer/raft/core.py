@@ -317,7 +317,8 @@ class Outgoing:
     def take(self) -> tuple[tuple[PeerMessage, ...], tuple[PeerMessage, ...]]:
         """Hand over the messages to send now, and those to send after the sync."""
         if self.append_reply is not None:
-            self.send_after_sync(*self.append_reply)
+            to, reply = self.append_reply
+            self.after_sync.append(PeerMessage(to, self.codec.encode(reply)))
             self.append_reply = None
         now, after_sync = tuple(self.now), tuple(self.after_sync)
         self.now.clear()

@@ -151,7 +151,7 @@ class Raft:
             Refused: `not-leader` (names the leader), `busy` (too much is uncommitted already),
                 `moving` (leadership is being handed over), `too-large`.
         """
-        return self._leading().propose(command)
+        return (self._leader or self._leading()).propose(command)
 
     @property
     def members(self) -> Configuration:

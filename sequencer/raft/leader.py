@@ -71,8 +71,11 @@ class Leader:
         core, log = self._core, self._core.log
         if core.commit == log.last:
             return
-        ends = [peer.match for peer in self._peers.values() if self.counts(peer)]
-        index = reached([log.durable, *ends], core.roster.majority)
+        ends = [log.durable]
+        for peer in self._peers.values():
+            if self.counts(peer):
+                ends.append(peer.match)  # noqa: PERF401 - a comprehension is a function in 3.11
+        index = reached(ends, core.roster.majority)
         if index > core.commit and log.term_at(index) == core.term:
             for entry in log.between(core.commit + 1, index):
                 self._undecided_bytes -= len(entry.command)

@@ -126,7 +126,8 @@ class Bench:
         ports = Dependencies(
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
-                begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
+                begun_after=lambda session: self.begun.get(session, 0),
+                copy_as_of=self.copy_as_of, drop_all=self.drop_all,
                 is_removing=False, bind=lambda _changed: [], proved=self.proved,
             ),
             snapshots or self.snapshots,
@@ -139,6 +140,10 @@ class Bench:
             lambda: self.is_full,
         )  # fmt: skip
         return Duties(self, ports, timing)
+
+    def copy_as_of(self, session, index):
+        """Return a copy that is not of the session's next log."""
+        return self.sessions.get(session) if self.begun.get(session, 0) <= index else None
 
     def lose_log(self):
         """Set the whole merged log aside."""

@@ -14,9 +14,13 @@ def lone_repeats() -> list[Patch]:
 
 
 @merging
-def lone_on_any_state() -> list[Patch]:
-    """A lone message is merged that was planned on another state."""
-    return [rewritten(LoneMessages, "merge", "not ledger.accepts(each)", "False")]
+def lone_at_any_number() -> list[Patch]:
+    """A lone message is merged whose numbers were planned on another state."""
+    return [
+        rewritten(
+            LoneMessages, "merge", "ledger.watermarks.get(session, 0) != each.watermark", "False"
+        )
+    ]
 
 
 @merging

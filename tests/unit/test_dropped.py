@@ -53,6 +53,10 @@ class Copies:
         """The copy."""
         return SimpleNamespace(durable=HELD)
 
+    def copy_as_of(self, session, index):
+        """The copy, unless it was begun later."""
+        return self.get(session) if self._after <= index else None
+
     def begun_after(self, _session):
         """Since when it is this copy."""
         return self._after

@@ -231,7 +231,7 @@ class Duties:
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
         member, ledger = self._member, self._executor.ledger
-        engine = member.engine
+        engine, has_queue = member.engine, bool(member.execution.queue)
         if self._shown.engine.leader != engine.leader:
             self._shown = replace(self._shown, engine=engine.status())
         # A full disk may leave an instruction half executed: a latest read that must follow it
@@ -239,15 +239,16 @@ class Duties:
         executed = ledger.index - self._executor.is_half_done
         return NodeView(
             self._shown, engine.leads, executed, ledger.end, ledger.number, ledger.time_ns,
-            ledger.digest, ledger.archived_to, ledger.notes, member.is_executing, member.is_behind,
-            member.proposals.carries,
+            ledger.digest, ledger.archived_to, ledger.notes,
+            has_queue or member.proposals.undecided is not None,
+            has_queue or self._executor.lacks_log, member.proposals.carries,
         )  # fmt: skip
 
     def _take(self, mail: Mail) -> None:
         member = self._member
         for session in mail.synced:
-            held = self._ports.sessions.get(session)
-            if held is not None and self._is_known(session):  # it may have been set aside
+            held = self._ports.sessions.copy_as_of(session, self._executor.ledger.index)
+            if held is not None:  # it may have been set aside
                 member.hold(session, held.durable)
         for session in mail.received:
             member.receive(session)
@@ -371,8 +372,9 @@ class Duties:
             self._paused = ""
 
     def _confirm(self, session: str) -> None:
-        held, ledger = self._ports.sessions.get(session), self._executor.ledger
-        if held is None or not self._is_known(session):
+        ledger = self._executor.ledger
+        held = self._ports.sessions.copy_as_of(session, ledger.index)
+        if held is None:
             return
         known, merged = held.confirmations, ledger.merged_to(session)
         held.merge_to(merged, is_carried=session in self._member.execution.carried)
@@ -382,13 +384,6 @@ class Duties:
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._member.holdings.agreed(session), merged)
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
-
-    def _is_known(self, session: str) -> bool:
-        """Whether the copy here is of the session as the ledger has it, not a later one.
-
-        After a crash, the ledger may precede an instruction that dropped the previous copy.
-        """
-        return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
 
     def _take_report(self, found: DamageFound) -> None:
         """Repair a file that a connection found damaged, unless the log was reopened since.

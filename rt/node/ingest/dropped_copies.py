@@ -53,6 +53,5 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     )
     for session in dropped:
         member.lose(session)
-        held = sessions.get(session)
-        if held is not None and sessions.begun_after(session) <= ledger.index:
+        if (held := sessions.copy_as_of(session, ledger.index)) is not None:
             member.hold(session, held.durable)

@@ -108,7 +108,8 @@ class NodeInbox:
         """Record the session's progress, and wake the connection to send it."""
         if confirmations != self.confirmations:
             self.confirmations = confirmations
-            self._ring()
+            if (wake := self._wake) is not None:  # as `_ring`, once for each message
+                wake.set()
 
     def keeps(self, _entry: Archived) -> bool:
         """Keep bytes that the publisher has archived: `NodeSweeper` decides when to delete them."""

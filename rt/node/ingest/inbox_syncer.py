@@ -141,7 +141,7 @@ class InboxSyncer:
         """Schedule an inbox for syncing: bytes were appended to it."""
         with self._changed:
             self._dirty[inbox.session] = inbox
-            if inbox.unsynced > _SETTLE_BYTES:
+            if inbox.appender.end - inbox.durable > _SETTLE_BYTES:
                 self._put_off = None
                 self._rouse()
 

@@ -272,6 +272,14 @@ class Inboxes:
         state = self._sessions.get(session)
         return 0 if state is None else state.begun.after
 
+    def copy_as_of(self, session: str, index: int) -> NodeInbox | None:
+        """Return the copy of a session unless it was begun after a later instruction.
+
+        After a crash, the ledger may precede an instruction that dropped the previous copy.
+        """
+        state = self._sessions.get(session)
+        return None if state is None or state.begun.after > index else state.copy
+
     def _doubt(self, found: DamageFound) -> None:
         if self._alone():
             _log.error("%s; this session is refused until it is mended", found.damage)
