@@ -1,7 +1,7 @@
 """ComparedLoneMessages: takes the general road beside the short one, and compares their bytes."""
 
+import pickle
 from collections.abc import Container
-from copy import deepcopy
 
 from rt.format.walk import Walk
 from rt.position import Position
@@ -53,8 +53,9 @@ class ComparedLoneMessages(LoneMessages):
         """Merge on the short road, and find out what the general one would have written."""
         if not isinstance(executor, WatchedExecutor):
             raise TypeError("only a watched executor is compared")
-        ledger, walk, place = deepcopy(executor.ledger), executor.appender.walk, executor.ledger.end
-        walk = walk.copy()
+        # A tenth of the time of a copy by `deepcopy`, and there is one a message.
+        ledger: Ledger = pickle.loads(pickle.dumps(executor.ledger))
+        walk, place = executor.appender.walk.copy(), executor.ledger.end
         with executor.observed(entry.index, merge):
             is_merged = super().merge(entry, merge, executor)
         if is_merged:
