@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.spark.cluster import python_without_rt
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.conftest import QUICK_JAVA, quick_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # its process has 400 s
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -47,6 +47,7 @@ def test_spark_finds_the_formats_of_an_installed_package_and_the_examples_run(tm
     fake.chmod(0o755)
     command = [install(tmp_path), JOB, os.path.abspath(os.path.join(ROOT, "examples"))]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    environment["SPARK_HOME"] = quick_home(tmp_path / "home")
     environment["PATH"] = f"{fake.parent}:{environment['PATH']}"
     for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
