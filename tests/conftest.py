@@ -71,6 +71,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: _place(item.nodeid))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect with the collector of garbage off: it would walk all tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish():
     """Leave what the collection made to no later collector of garbage, which would walk it all."""
     gc.collect()
