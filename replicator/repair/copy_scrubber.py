@@ -1,6 +1,5 @@
 """CopyScrubber: scrubs a subscriber's copy, and fetches what its disk has lost."""
 
-import threading
 import time
 from collections.abc import Sequence
 
@@ -37,8 +36,7 @@ def copy_scrubber(
         barred: the damaged files, which are not served; for a copy that is served.
         every_s: time from the end of a round to the start of the next.
     """
-    stopping = threading.Event()
-    fetch = FileFetch(client.directory, lambda: nodes, contexts, OsDisk(), stopping.is_set)
+    fetch = FileFetch(client.directory, lambda: nodes, contexts, OsDisk())
 
     def logs() -> list[Appender]:
         return [] if client.log is None else [client.log]
@@ -51,6 +49,6 @@ def copy_scrubber(
         time.time_ns,
     )  # fmt: skip
     scrub = Scrub(ports, ScrubRecord(client.directory), every_s=every_s if bytes_s else None)
-    scrubber = Scrubber(scrub, bytes_s, stopping)
+    scrubber = Scrubber(scrub, bytes_s, fetch.stop)
     client.on_damage(scrubber.suspect)
     return scrubber

@@ -41,7 +41,6 @@ class FileFetch:
         nodes: Callable[[], Sequence[Address]],
         contexts: Contexts,
         disk: Disk,
-        is_stopping: Callable[[], bool] = lambda: False,
         *,
         pull: Callable[..., PullClient] = PullClient,
         clock: Callable[[], float] = time.monotonic,
@@ -53,7 +52,6 @@ class FileFetch:
             nodes: returns the present addresses of other nodes, or mirrors.
             contexts: contexts made by `rt.net.tls.client_context`.
             disk: the disk to write the copy to.
-            is_stopping: whether to give up.
             pull: makes a client that pulls a copy; its arguments are those of `PullClient`.
             clock: a monotonic clock, in seconds.
         """
@@ -61,7 +59,7 @@ class FileFetch:
         self._addresses = nodes
         self._contexts = contexts
         self._disk = disk
-        self._is_stopping = is_stopping
+        self._is_stopping = False
         self._pull, self._clock = pull, clock
         self._ending: PullClient | None = None  # still ending, and holding descriptors
         self.clear()
@@ -100,6 +98,10 @@ class FileFetch:
                 raise Refused("archived", "it has archived the file")
         return os.path.join(directory, line.file.file_name)
 
+    def stop(self) -> None:
+        """Give up what is fetched, and fetch no more; any thread may call it."""
+        self._is_stopping = True
+
     def clear(self) -> None:
         """Remove fetched files that are not used."""
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -115,7 +117,7 @@ class FileFetch:
         began_s = since_s = self._clock()
         reached = Position(0)
         while (status := client.status()).next_place <= line.file + line.end:
-            if self._is_stopping():
+            if self._is_stopping:
                 raise Stopped("the repair was stopped")
             # before the first answer, the error says that there is none yet
             if not client.running or (status.error and client.has_tried):

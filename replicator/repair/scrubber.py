@@ -1,8 +1,8 @@
 """Scrubber: scrubs at a given rate."""
 
 import logging
-import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
@@ -24,18 +24,18 @@ class Scrubber:
     """Scrubber: has a `Scrub` take its turns, in a thread of a pool.
 
     Threads: a turn, one at a time, uses `_scrub`, except for what any thread may use of it.
-        `_stopping` is an event. Any thread may call `suspect` and read `state`; the owner calls
-        `start` and `stop`.
+        Any thread may call `suspect` and read `state`; the owner calls `start` and `stop`, which
+        sets `_is_stopping`.
     """
 
-    def __init__(self, scrub: Scrub, bytes_s: int, stopping: threading.Event) -> None:
+    def __init__(self, scrub: Scrub, bytes_s: int, give_up: Callable[[], None]) -> None:
         """Prepare to read so many bytes a second; 0 reads only suspected files.
 
-        `stopping` ends it, and a running repair.
+        `give_up` ends a running repair.
         """
         self._scrub = scrub
         self._bytes_s = bytes_s or SCRUB_BYTES_S
-        self._stopping = stopping
+        self._give_up, self._is_stopping = give_up, False
         self._chore: Chore | None = None
         self._own_pool = ThreadPoolExecutor(1, "scrub")  # begun when it is needed
 
@@ -63,7 +63,8 @@ class Scrubber:
 
     def stop(self) -> None:
         """Stop; a running repair is abandoned."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._give_up()
         if self._chore is not None:
             self._chore.stop()
             self._own_pool.shutdown()
@@ -76,7 +77,7 @@ class Scrubber:
         self.stop()
 
     def _turn(self) -> float | None:
-        if self._stopping.is_set():
+        if self._is_stopping:
             return None
         try:
             has_read = self._scrub.turn(time.monotonic(), _TURN_BYTES)

@@ -1,6 +1,5 @@
 """Scrubbing: what a node scrubs, and where it fetches lost bytes from."""
 
-import threading
 import time
 from collections.abc import Sequence
 
@@ -29,7 +28,6 @@ def node_scrubber(
     contexts: Contexts,
 ) -> Scrubber:
     """Return the scrubber of a node's merged log and copies of sessions; not started yet."""
-    stopping = threading.Event()
     guarded = GuardedDisk(directory.guard)
 
     def nodes() -> Sequence[Address]:
@@ -47,7 +45,7 @@ def node_scrubber(
         if not pipeline.member.is_alone:
             pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 
-    fetch = FileFetch(directory.merged, nodes, contexts, guarded, stopping.is_set)
+    fetch = FileFetch(directory.merged, nodes, contexts, guarded)
     ports = ScrubPorts(
         logs, lambda log, line: mend_file(fetch, log, line), report, pipeline.feeds.damaged,
         time.time_ns,
@@ -55,4 +53,4 @@ def node_scrubber(
     storage = settings.storage
     every_s = storage.scrub_every_s if storage.scrub_bytes_s else None
     scrub = Scrub(ports, ScrubRecord(directory.merged), every_s=every_s)
-    return Scrubber(scrub, storage.scrub_bytes_s, stopping)
+    return Scrubber(scrub, storage.scrub_bytes_s, fetch.stop)
