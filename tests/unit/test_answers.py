@@ -9,7 +9,7 @@ import pytest
 from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Refused
 from rt.net.authority.identity import CertificateRole, PeerIdentity
-from rt.node.admin.answers import OnceASecond, SharedAnswers, dated
+from rt.node.admin.answers import SharedAnswers, dated
 from rt.web.serving.budget import WebBudget
 from tests.control_fuzz import Archiver, node_admin
 from tests.replicator_host import eventually
@@ -291,13 +291,17 @@ def test_what_costs_the_sequencing_thread_is_made_once_a_second():
         made.append(now[0])
         return len(made)
 
-    value = OnceASecond(make, lambda: now[0], sleep)
-    assert [value.get("state", is_latest=False) for _ in range(100)] == [1] * 100
+    answers = SharedAnswers(lambda: now[0], sleep)
+
+    def get(state, since_s=0.0):
+        return answers.get("plan", make, state=lambda: state, since_s=since_s, every_s=1.0)
+
+    assert [get("state") for _ in range(100)] == [1] * 100
     now[0] += 0.5
-    assert value.get("state", is_latest=True) == 2, "a question about the latest waits for its turn"
+    assert get("state", now[0]) == 2, "a question about the latest waits for its turn"
     assert made == [100.0, 101.0]
-    assert value.get("another state", is_latest=False) == 3, "who has changed something sees it"
+    assert get("another state") == 3, "who has changed something sees it"
     assert made[-1] == 101.0
     now[0] += 1.5
-    assert value.get("another state", is_latest=True) == 4
+    assert get("another state", now[0]) == 4
     assert now[0] == 102.5

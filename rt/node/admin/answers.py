@@ -4,10 +4,9 @@ import json
 import ssl
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from replicator.limits.admission import Admission
 from rt.errors import RtError
@@ -32,7 +31,7 @@ class _Kept:
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
-    data: bytes = b""
+    answer: Any = None
     state: Any = None
     begun_s: float = float("-inf")
     cost_s: float = 0.0
@@ -47,29 +46,33 @@ class _Kept:
 
 
 class SharedAnswers:
-    """SharedAnswers: encoded answers by question; each is made at most once a second.
+    """SharedAnswers: answers by question; each is made at most once a second.
 
     An answer is made again at once if the state it was made from has changed, so that the author of
     a change sees it.
 
-    Threads: any thread may call any method. `_lock` guards `_kept`. Each answer has its own lock,
-        so that peers wait only for others with the same question.
+    Threads: any thread may call any method. An entry of `_kept` is added or removed in one step.
+        Each answer has its own lock, so that peers wait only for others with the same question.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         """Start empty."""
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._clock, self._sleep = clock, sleep
+        self._kept: dict[Hashable, _Kept] = {}
 
     def get(
         self,
         question: Hashable,
-        make: Callable[[], bytes],
+        make: Callable[[], Value],
         *,
         state: Callable[[], Any] = lambda: None,
         since_s: float = float("-inf"),
-    ) -> bytes:
+        every_s: float = 0.0,
+    ) -> Value:
         """Return the answer to a question.
 
         An error of `make` goes only to the callers that were waiting for it. If each of them tried
@@ -80,78 +83,35 @@ class SharedAnswers:
             make: makes an answer.
             state: returns the state; an answer made in another state is not used.
             since_s: by the monotonic clock; an answer begun earlier is not used.
+            every_s: between two answers in one state, because making them costs another thread;
+                for one since `since_s` the caller waits that long.
         """
         asked_s = self._clock()
-        with self._lock:
-            kept = self._kept.setdefault(question, _Kept())
-            self._kept.move_to_end(question)
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+        kept = self._kept.setdefault(question, _Kept())
+        for each in [*self._kept][:-_KEPT_MAX]:
+            self._kept.pop(each, None)
         with kept.turn:
             now_s, now = self._clock(), state()
             is_ours = kept.failed_s > asked_s and kept.tried_s >= since_s and kept.state == now
             if kept.error is not None and is_ours:
                 raise kept.error
-            is_fresh = now_s - kept.begun_s < kept.fresh_s and kept.begun_s >= since_s
-            if not is_fresh or kept.state != now:
-                began_s = time.thread_time()
-                try:
-                    kept.data = make()
-                except (RtError, OSError) as error:
-                    kept.error, kept.failed_s = error, self._clock()
-                    kept.tried_s, kept.state, kept.begun_s = now_s, now, float("-inf")
-                    raise
-                kept.cost_s = time.thread_time() - began_s
-                kept.begun_s, kept.state, kept.error = now_s, now, None
-            return kept.data
-
-
-class OnceASecond(Generic[Value]):
-    """OnceASecond: a value made at most once a second, since making it delays the node's thread.
-
-    Threads: any thread may call `get`; `_turn` guards the rest, and is held while one is made.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[], Value],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """Start without a value."""
-        self._make, self._clock, self._sleep = make, clock, sleep
-        self._turn = threading.Lock()
-        self._value: Value | None = None
-        self._state: object = None
-        self._begun_s = float("-inf")
-        self._error: RtError | OSError | None = None  # of the last attempt
-        self._failed_s = float("-inf")
-
-    def get(self, state: object, *, is_latest: bool) -> Value:
-        """Return the value; wait up to a second if the last one is too old.
-
-        Args:
-            state: if it differs from the last value's, a new value is made at once.
-            is_latest: whether the value must be made after this call.
-        """
-        asked_s = self._clock()
-        since_s = asked_s if is_latest else float("-inf")
-        with self._turn:
-            if self._error is not None and asked_s < self._failed_s:
-                raise self._error  # from the attempt that this call waited for
-            now_s, next_s = self._clock(), self._begun_s + _FRESH_S
-            if self._value is not None and state == self._state and now_s < next_s:
-                if self._begun_s >= since_s:
-                    return self._value
-                self._sleep(next_s - now_s)
-            begun_s = self._clock()
+            left_s = kept.begun_s + max(kept.fresh_s, every_s) - now_s
+            if left_s > 0 and kept.state == now:
+                if kept.begun_s >= since_s:
+                    return cast("Value", kept.answer)
+                if every_s:
+                    self._sleep(left_s)
+                    now_s = self._clock()
+            began_s = time.thread_time()
             try:
-                value = self._make()
+                answer = kept.answer = make()
             except (RtError, OSError) as error:
-                self._error, self._failed_s = error, self._clock()
+                kept.error, kept.failed_s = error, self._clock()
+                kept.tried_s, kept.state, kept.begun_s = now_s, now, float("-inf")
                 raise
-            self._begun_s, self._state, self._value, self._error = begun_s, state, value, None
-            return value
+            kept.cost_s = time.thread_time() - began_s
+            kept.begun_s, kept.state, kept.error = now_s, now, None
+            return answer
 
 
 class AnswerMeter:

@@ -38,7 +38,7 @@ from rt.net.exchange import (
     send_all,
 )
 from rt.net.fencing import SUCCEED
-from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
+from rt.node.admin.answers import AnswerMeter, SharedAnswers, encoded
 from rt.node.admin.asked_stream import demand_log, demand_stream
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.level_admin import LevelAdmin
@@ -78,6 +78,7 @@ from sequencer.member import Member
 REQUEST_BYTES_MAX: Final = 16 << 10
 _SETTLED_S: Final = 30.0  # for a majority's snapshots, taken every few seconds
 _TIME_END_NS: Final = 1 << 63
+_PLANNED_S: Final = 1.0  # what a plan needs is read between two steps, which it delays
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
 _ABOUT_THE_END: Final = ("seal", "unseal", SUCCEED)  # served wherever the log continues
 _NOTHING: Final = nullcontext()
@@ -117,7 +118,8 @@ class NodeAdmin:
     they ask for the latest or for a change. Other answers say where the log goes on.
 
     Threads: any connection's. `_lock` is held while a note is written unconditionally, so that a
-        lease sees the others, and its own text before another is written. A compare-and-set does
+        lease sees the others, and its own text before another is written; and while a group is
+        changed, so that members' compare-and-sets do not fail each other. Other compare-and-sets do
         not need it. Any thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are
         used only inside `_sequencer.ask`.
     """
@@ -165,8 +167,7 @@ class NodeAdmin:
         self._member, self._archiver = member, archiver
         self._admission, self._successions = admission, successions
         self._meter = AnswerMeter(admission)
-        self._shared = SharedAnswers()
-        self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
+        self._shared, self._prospects = SharedAnswers(), SharedAnswers()
         self._numbers = count(1)
         self._hear_standby: Callable[[PeerIdentity, Position], None] = lambda _peer, _position: None
         self._changes = 0  # number of the last completed change; never repeats
@@ -222,19 +223,18 @@ class NodeAdmin:
             self._view, self._decided, self._latest, self._log,
             lambda identity: identity.may_lease(self._settings.stream), heard=ClaimsHeard(),
         )  # fmt: skip
-        changing = threading.Lock()  # so that members' compare-and-sets do not fail each other
 
         def work(request: Fields, identity: PeerIdentity) -> Fields:
             groups.hear(request, identity)
-            with changing:
+            with self._lock:
                 return perform(groups.work(request, identity), self._carry_out)
 
         return {
             "groups": Verb(groups.show, shared=("name",), refuses_latest=True),
-            "group-join": self._stepwise(groups.join, changing, changes=True),
+            "group-join": self._stepwise(groups.join, self._lock, changes=True),
             "group-work": Verb(work, refuses_latest=True),
-            "group-reset": self._stepwise(groups.reset, changing, changes=True),
-            "group-forget": self._stepwise(groups.forget, changing, changes=True),
+            "group-reset": self._stepwise(groups.reset, self._lock, changes=True),
+            "group-forget": self._stepwise(groups.forget, self._lock, changes=True),
         }
 
     def _stepwise(
@@ -516,7 +516,11 @@ class NodeAdmin:
             raise Misuse("at_ns is a time in ns since the epoch")
         view = self._sequencer.view
         state = self._changes, view.leads, view.engine.term, view.notes.get(POLICY_NOTE)
-        found = self._prospect.get(state, is_latest=request.get("latest") is True)
+        is_latest = request.get("latest") is True
+        found = self._prospects.get(
+            "prospect", lambda: self._sequencer.ask(self._archiver.prospect), state=lambda: state,
+            since_s=time.monotonic() if is_latest else float("-inf"), every_s=_PLANNED_S,
+        )  # fmt: skip
         at_ns = request.get("at_ns", found.now_ns)
         rows = [each._asdict() for each in found.plan(at_ns)]
         return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
