@@ -46,7 +46,7 @@ class PushClient:
 
     Threads: any thread may call any method, but the owner `start` and `stop`. The loop calls
     `_leave`, and `_follow`, which changes `_connections` in place; the threads that sync sessions
-    call `_names` and `_look_at`.
+    call `_look_at`.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class PushClient:
             contexts.successions = known.successions
         self._connections = [self._connection(node, contexts) for node in nodes]
         self._follower = None if known is None else NodesFollower(known, contexts, self._follow)
-        self._watcher = SessionWatcher(self._book, self._connections, gather, watch)
+        self._watcher = SessionWatcher(self._book, self._connections, gather, self._headers, watch)
         self._releaser = Releaser(self._book, release)
         self._notes = ShippingNotes(self._book, self._connections, self._errors)
-        self._rounds = SessionRounds(self._names, self._look_at)
+        self._rounds = SessionRounds(self._book.names, self._look_at)
         self._loop, self._has_own_loop = loop, loop is None
         self._guard = ForkGuard("a PushClient", self._abandon)
         self._blocked_since_s: dict[str, float] = {}  # by session
@@ -232,7 +232,7 @@ class PushClient:
             connection.dialer.join(max(0.0, deadline - time.monotonic()))
         with suppress(OSError):
             self._notes.withdraw_all()
-        for session in self._names():
+        for session in self._book.names():
             self._releaser.look_at(session, last=True)
         loop, self._loop = self._loop, None
         if self._has_own_loop and loop is not None:
@@ -289,12 +289,6 @@ class PushClient:
     def traffic(self) -> dict[str, Traffic]:
         """Return what was sent to each node since the start."""
         return {each.name: each.traffic for each in self._connections}
-
-    def _names(self) -> Sequence[str]:
-        """Return the names of the sessions to ship, at the start of a scan."""
-        with suppress(OSError):
-            self._headers.note()
-        return self._book.names()
 
     def _look_at(self, session: str) -> None:
         if self._book.ships(session):  # it may have been left since the look at all began

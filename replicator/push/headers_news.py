@@ -1,6 +1,5 @@
 """HeadersNews: the nodes' answers about headers, written down for the stream's publishers."""
 
-import threading
 from contextlib import suppress
 
 from rt.log.notify.headers_note import HeadersNote
@@ -9,35 +8,32 @@ from rt.log.notify.headers_note import HeadersNote
 class HeadersNews:
     """HeadersNews: whether headers are allowed: one node's yes suffices, since all agree first.
 
-    Threads: any; `_lock` guards all fields.
+    Threads: the loop's own, except that the owner calls `begin` before there is a connection.
     """
 
     def __init__(self, directory: str) -> None:
         """Begin without an answer; the stream's directory may be created later."""
-        self._lock = threading.Lock()
         self._file = HeadersNote(directory)
         self._said: dict[str, str] = {}  # reason against headers by node; "" is a yes
         self._noted: str | None = None
 
     def begin(self) -> None:
         """Remove a refusal of an earlier run, which may be outdated."""
-        with self._lock, suppress(OSError):
+        with suppress(OSError):
             if self._file.read():
                 self._file.remove()
 
     def take(self, node: str, why_not: str) -> None:
         """Record a node's answer; if it cannot be written now, the next `note` writes it."""
-        with self._lock:
-            self._said[node] = why_not
+        self._said[node] = why_not
         with suppress(OSError):
             self.note()
 
     def note(self) -> None:
         """Write the answer if it has changed; `OSError` if that fails."""
-        with self._lock:
-            if not self._said:
-                return
-            answers = sorted(set(self._said.values()))
-            why_not = "; ".join(answers) if all(answers) else ""
-            if why_not != self._noted and self._file.write(why_not):
-                self._noted = why_not
+        if not self._said:
+            return
+        answers = sorted(set(self._said.values()))
+        why_not = "; ".join(answers) if all(answers) else ""
+        if why_not != self._noted and self._file.write(why_not):
+            self._noted = why_not

@@ -1,7 +1,6 @@
 """Relay: pushes a node's copies of sessions to another node that requested them."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -114,7 +113,8 @@ class RequestedSessions:
 class Relay:
     """Keeps a connection to one node while that lacks something; remembers nothing.
 
-    Threads: any thread may call `want`, the owner `stop`. `_starting` guards `_loop`.
+    Threads: one thread at a time calls `want`, and another `stop`, which sets that it is stopping
+    before it reads `_loop`; `want` sets `_loop` before it reads that.
     """
 
     def __init__(
@@ -137,29 +137,27 @@ class Relay:
         destination = Destination([address], contexts, PUSH, stream, member=name)
         self._connection = PushConnection(destination, self._requested, GatherWindow(1))
         self._complaint = Complaint(_log, f"relay to node {name}")
-        self._starting = threading.Lock()  # several threads may want something first
         self._loop: EventLoop | None = None  # while there is something to relay, or was
 
     def want(self, session: str) -> None:
-        """Push this session to the node; call it repeatedly while the node lacks it.
-
-        Any thread may call it.
-        """
+        """Push this session to the node; call it repeatedly while the node lacks it."""
+        dialer = self._connection.dialer
+        is_first = self._loop is None and not dialer.stopping
         if self._requested.request(session):
-            with self._starting:
-                if self._loop is None and not self._connection.dialer.stopping:
-                    try:
-                        self._loop = EventLoop(pool_threads=1)
-                    except RuntimeError as error:  # the system allows no further thread
-                        self._complaint.say(str(error))
-                        return
-                    self._connection.dialer.start(self._loop)
-            self._connection.dialer.set()
+            if is_first:
+                try:
+                    loop = self._loop = EventLoop(pool_threads=1)
+                except RuntimeError as error:  # the system allows no further thread
+                    self._complaint.say(str(error))
+                    return
+                dialer.start(loop)
+                if dialer.stopping:
+                    loop.stop()
+            dialer.set()
 
     def stop(self) -> None:
         """End the connection."""
-        with self._starting:
-            self._connection.dialer.stop()
+        self._connection.dialer.stop()
         self._connection.dialer.join(_STOP_S)
         loop, self._loop = self._loop, None
         if loop is not None:

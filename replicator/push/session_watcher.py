@@ -4,10 +4,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from replicator.push.connection import PushConnection
+from replicator.push.headers_news import HeadersNews
 from replicator.push.session_book import SessionBook
 from replicator.source.gather_window import GatherWindow
 from replicator.source.gathered_frames import GatheredFrames
@@ -39,13 +41,14 @@ class SessionWatcher:
         book: SessionBook,
         connections: Sequence[PushConnection],
         gather: GatherWindow,
+        headers: HeadersNews,
         mode: str = "auto",
     ) -> None:
         """Watch nothing before `start`; `mode` is one of `rt.log.notify.watch.Watch`."""
         self._mode = mode
         self._book = book
         self._connections = connections
-        self._gather = gather
+        self._gather, self._headers = gather, headers
         self._loop: EventLoop | None = None
         self._stopping = False
         self._stream = os.path.realpath(book.directory)
@@ -133,6 +136,8 @@ class SessionWatcher:
     def _sweep(self, loop: EventLoop, now_s: float) -> None:
         watch = self._watch or self._open(loop)
         has_events = watch.fileno() >= 0
+        with suppress(OSError):  # it is written at the next look
+            self._headers.note()
         for name in self._book.names():  # before the connections look, so that nothing is missed
             self._watch_one(watch, name)
         is_urgent, self._is_lacking = self._is_lacking or not has_events, False

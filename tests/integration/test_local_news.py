@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from replicator.push.headers_news import HeadersNews
 from replicator.push.progress import Release
 from replicator.push.session_book import SessionBook
 from replicator.push.session_watcher import SessionWatcher
@@ -75,7 +76,8 @@ def watching(root, loop, gather=None, mode="auto"):
     """Return a started watcher of stream `s`, and the connection that it announces to."""
     book = SessionBook(str(root), "s", [parse_glob("*")], 1, Release.MERGED)
     connection = Connection()
-    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1), mode)
+    headers = HeadersNews(book.directory)
+    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1), headers, mode)
     watcher.start(loop)
     return watcher, connection
 

@@ -15,8 +15,8 @@ class NodeRelay:
 
     It pushes what is requested, and gives way when the publisher connects.
 
-    Threads: `pass_on` is called by the connections of other nodes, `stop` by the thread that ends
-        the node. `_is_stopped` is set once; a pusher made at that moment ends with the process.
+    Threads: a step of the duties calls `pass_on`, the thread that ends the node `stop`.
+        `_is_stopped` is set once; a pusher made at that moment ends with the process.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """ClaimsHeard: when a leader last heard from the holder of each claim, and from each member."""
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -15,64 +14,58 @@ _MEMBER_SILENCES: Final = 4  # an idle member asks three times per `silence_s`
 class ClaimsHeard:
     """ClaimsHeard: signs of life, in the leader's memory; a new leader waits for each claim first.
 
-    Threads: any may call; `_lock` guards everything.
+    Threads: any may call `hear`, `member` and `members`, one at a time the rest; each changes or
+        copies a dictionary in one step, and none is replaced.
     """
 
     def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:
         self._steady_s = steady_s
-        self._lock = threading.Lock()
         self._claims: dict[str, dict[int, float]] = {}  # time by group and claim number
         self._members: dict[str, dict[str, float]] = {}
 
     def hear(self, group: str, number: int) -> None:
         """Record a sign of life from a claim's holder."""
-        with self._lock:
-            self._claims.setdefault(group, {})[number] = self._steady_s()
+        self._claims.setdefault(group, {})[number] = self._steady_s()
 
     def free(self, group: str, number: int, delay_s: float) -> None:
         """Record that a claim has no holder, and may be handed out after a delay."""
-        with self._lock:
-            free_s = -math.inf if not delay_s else self._steady_s() + delay_s
-            self._claims.setdefault(group, {})[number] = _Free(free_s)
+        free_s = -math.inf if not delay_s else self._steady_s() + delay_s
+        self._claims.setdefault(group, {})[number] = _Free(free_s)
 
     def is_free(self, group: ReadingGroup, number: int) -> bool:
         """Whether a claim may be handed out again."""
         now_s = self._steady_s()
-        with self._lock:
-            heard_s = self._claims.setdefault(group.name, {}).setdefault(number, now_s)
+        heard_s = self._claims.setdefault(group.name, {}).setdefault(number, now_s)
         if isinstance(heard_s, _Free):
             return now_s >= heard_s
         return now_s - heard_s >= group.silence_s
 
     def keep(self, group: str, numbers: set[int]) -> None:
         """Forget all claims but these."""
-        with self._lock:
-            known = self._claims.get(group, {})
-            self._claims[group] = {each: known[each] for each in known if each in numbers}
+        known = self._claims.get(group, {})
+        for each in known.keys() - numbers:
+            known.pop(each, None)
 
     def forget(self, group: str) -> None:
         """Forget a group that was removed."""
-        with self._lock:
-            self._claims.pop(group, None)
-            self._members.pop(group, None)
+        self._claims.pop(group, None)
+        self._members.pop(group, None)
 
     def member(self, group: str, name: str) -> None:
         """Record a sign of life from a member."""
-        with self._lock:
-            members = self._members.setdefault(group, {})
-            members[name] = self._steady_s()
-            if len(members) > _MEMBERS_MAX:
-                members.pop(min(members, key=members.__getitem__))
+        members = self._members.setdefault(group, {})
+        members[name] = self._steady_s()
+        if len(members) > _MEMBERS_MAX:
+            known = members.copy()
+            members.pop(min(known, key=known.__getitem__), None)
 
     def members(self, group: str, silence_s: float) -> list[str]:
         """Return the members that were heard lately."""
         now_s = self._steady_s()
-        with self._lock:
-            known = self._members.get(group, {})
-            return sorted(
-                each for each, heard_s in known.items()
-                if now_s - heard_s < _MEMBER_SILENCES * silence_s
-            )  # fmt: skip
+        return sorted(
+            each for each, heard_s in self._members.get(group, {}).copy().items()
+            if now_s - heard_s < _MEMBER_SILENCES * silence_s
+        )  # fmt: skip
 
 
 class _Free(float):

@@ -1,6 +1,5 @@
 """NodeCursors: opens, acknowledges and moves a stream's registered cursors."""
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -36,7 +35,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     alive, from what it has heard since it leads: that decides when a takeover is allowed, not which
     one counts.
 
-    Threads: any connection's. `_lock` guards `_heard`.
+    Threads: any connection's; each changes or copies `_heard` in one step.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         )
         self._stream = stream
         self._steady_s = steady_s
-        self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
 
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
@@ -155,18 +153,17 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         if not cursor.holder:
             return False
         now_s = self._steady_s()
-        with self._lock:
-            epoch, heard_s = self._heard.get(cursor.name, (0, now_s))
-            if epoch != cursor.epoch:
-                self._heard[cursor.name] = (cursor.epoch, now_s)
-                return True
+        epoch, heard_s = self._heard.get(cursor.name, (0, now_s))
+        if epoch != cursor.epoch:
+            self._heard[cursor.name] = (cursor.epoch, now_s)
+            return True
         return now_s - heard_s < cursor.silence_s
 
     def _hear(self, name: str, epoch: int) -> None:
-        with self._lock:
-            self._heard[name] = (epoch, self._steady_s())
-            if len(self._heard) > 2 * CURSORS_MAX:  # some cursors were forgotten
-                self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
+        self._heard[name] = (epoch, self._steady_s())
+        if len(self._heard) > 2 * CURSORS_MAX:  # some cursors were forgotten
+            known = self._heard.copy()
+            self._heard.pop(min(known, key=lambda each: known[each][1]), None)
 
 
 def _demand_share(cursor: RegisteredCursor, share: str) -> None:
