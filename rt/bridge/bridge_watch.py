@@ -1,7 +1,6 @@
 """BridgeWatch: asks the source now and then how far a bridge is behind."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from rt.bridge.bridge import Bridge
 from rt.client.end_samples import EndSamples
 from rt.errors import RtError, spoken
 from rt.net.exchange import Fields
+from rt.net.periodic_thread import PeriodicThread
 from rt.text import printable
 
 _log: Final = logging.getLogger(__name__)
@@ -59,16 +59,14 @@ class BridgeWatch:
         self.lag = BridgeLag()
         self._ask, self._every_s = ask, every_s
         self._samples = EndSamples(bridge.next_number)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bridge watch", daemon=True)
+        self._thread = PeriodicThread("bridge watch", self._next)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_S)
 
     def turn(self) -> None:
         """Ask once; an error is in `lag`, and is logged when it is another one."""
@@ -85,7 +83,6 @@ class BridgeWatch:
             self.lag, complete_as_of_ns=reached, behind=self._samples.behind, error=error
         )
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self.turn()
-            self._stopped.wait(self._every_s)
+    def _next(self) -> float:
+        self.turn()
+        return self._every_s

@@ -1,7 +1,6 @@
 """SiteWatch: a thread that monitors a pusher or puller, and logs hops that stall."""
 
 import logging
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from typing import Final
 
 from replicator.wire.backoff import Complaint
 from rt.errors import RtError, spoken
+from rt.net.periodic_thread import PeriodicThread
 from rt.node.observe.stall_clock import STALLED_S, HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
@@ -22,8 +22,7 @@ class SiteWatch(ABC):
 
     Threads: any thread may call any method except `look`, which one thread at a time calls: before
         `start` its caller, then the thread that it starts. A look replaces `stalled`, `at_s` and
-        `_period_s`, which any thread may read, and only a look uses `_stalls`. `_stopping` is an
-        event.
+        `_period_s`, which any thread may read, and only a look uses `_stalls`.
     """
 
     def __init__(self, pause_s: float = PAUSE_S, stalled_s: float = STALLED_S) -> None:
@@ -38,8 +37,7 @@ class SiteWatch(ABC):
         self._pause_s = self._period_s = pause_s
         self._stalls = Stalls(stalled_s)
         self._complaint = Complaint(_log, "progress cannot be checked")
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
+        self._thread = PeriodicThread("look out", self._turn)
 
     @abstractmethod
     def progress(self) -> Mapping[str, HopProgress]:
@@ -52,13 +50,11 @@ class SiteWatch(ABC):
     def start(self) -> None:
         """Check once, then start the thread that checks regularly."""
         self.look()
-        self._thread.start()
+        self._thread.start(self._period_s)
 
     def stop(self, wait_s: float | None = None) -> None:
         """Stop checking; wait this long for a check that is under way."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
+        self._thread.stop(wait_s)
 
     def stuck(self) -> str:
         """Return a message if a check is more than 30 s late; "" if not."""
@@ -83,13 +79,13 @@ class SiteWatch(ABC):
     def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
         """Report which hops have stalled, or move again, since the check that found `before`."""
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._period_s):
-            began_s = time.monotonic()
-            try:
-                self.look()
-                self._complaint.reset()
-            except (OSError, RtError) as error:
-                self._complaint.say(spoken(error))
-                self.at_s = began_s  # the disk may fail for a long time; a restart would not help
-            self._period_s = max(self._pause_s, (time.monotonic() - began_s) * _PART)
+    def _turn(self) -> float:
+        began_s = time.monotonic()
+        try:
+            self.look()
+            self._complaint.reset()
+        except (OSError, RtError) as error:
+            self._complaint.say(spoken(error))
+            self.at_s = began_s  # the disk may fail for a long time; a restart would not help
+        self._period_s = max(self._pause_s, (time.monotonic() - began_s) * _PART)
+        return self._period_s

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -19,6 +18,7 @@ from rt.log.read.proof import proof_at
 from rt.names import MERGED_NAME, merged_directory, stream_directory
 from rt.net.authority.files import write_file
 from rt.net.exchange import Fields
+from rt.net.periodic_thread import PeriodicThread
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
 from rt.position import START, Position
 from rt.text import printable
@@ -159,8 +159,8 @@ class StateCarrier:
         self._samples = EndSamples()
         self._pending: _Pending | None = None
         self._log_id = ""  # of the log that the record is of; "" if unknown
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
+        self._due_s = float("-inf")  # when to ask next
+        self._thread = PeriodicThread("standby", self._next)
         self.record = StandbyRecord()
 
     def start(self) -> None:
@@ -180,9 +180,7 @@ class StateCarrier:
 
     def stop(self) -> None:
         """End after the question that is under way."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_S)
 
     def turn(self) -> None:
         """Ask, and write what was learned; an error is written into the record."""
@@ -198,18 +196,15 @@ class StateCarrier:
         except OSError as failure:
             _log.error("how far the standby is cannot be written: %s", spoken(failure))
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            begun_s = time.monotonic()
+    def _next(self) -> float:
+        """Ask if that is due, or if a state can be kept; return when to look again."""
+        begun_s = now_s = time.monotonic()
+        if now_s >= self._due_s or self._has_come():
             self.turn()
-            now_s = time.monotonic()
-            failed = bool(self.record.error)
-            left_s = pause_s(self._every_s, cost_s=now_s - begun_s, failed=failed)
-            end_s = now_s + left_s
-            while not self._stopped.wait(min(left_s, self._every_s)):
-                left_s = end_s - time.monotonic()
-                if left_s <= 0 or self._has_come():
-                    break
+            now_s, failed = time.monotonic(), bool(self.record.error)
+            cost_s = now_s - begun_s
+            self._due_s = now_s + pause_s(self._every_s, cost_s=cost_s, failed=failed)
+        return min(self._due_s - now_s, self._every_s)
 
     def _has_come(self) -> bool:
         """Whether the copy has come to the end of a state that waits for it."""

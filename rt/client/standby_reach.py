@@ -2,7 +2,6 @@
 
 import logging
 import math
-import threading
 from typing import Final, Self
 
 from rt.client.readers.settings import ConnectionSettings
@@ -12,6 +11,7 @@ from rt.names import shown
 from rt.net.admin import ask_any, reading_answers
 from rt.net.authority.identity import CertificateRole
 from rt.net.known_nodes import KnownNodes
+from rt.net.periodic_thread import PeriodicThread
 from rt.position import START, Position
 
 STANDBY: Final = "standby"
@@ -69,8 +69,7 @@ class StandbyReach:
         self._contexts = settings.contexts(CertificateRole.PUBLISHER, successions=known.successions)
         self._known, self._every_s = known, every_s
         self._said = ""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="standby reach", daemon=True)
+        self._thread = PeriodicThread("standby reach", self._turn)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -78,9 +77,7 @@ class StandbyReach:
 
     def stop(self) -> None:
         """End after the question that is under way, or without it."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_S)
 
     def __enter__(self) -> Self:
         self.start()
@@ -105,7 +102,6 @@ class StandbyReach:
             _log.warning("merged files are kept until a standby has them%s", words)
         self._said = words
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self.look()
-            self._stopped.wait(self._every_s)
+    def _turn(self) -> float:
+        self.look()
+        return self._every_s

@@ -1,0 +1,47 @@
+"""PeriodicThread: a thread that calls a function now and then."""
+
+import threading
+from collections.abc import Callable
+
+
+class PeriodicThread:
+    """Calls a function, and again after the seconds that it returned, until it is stopped.
+
+    For what waits for peers or disks where no event loop is at hand.
+
+    Threads: any may call `wake`, the owner `start` and `stop`. `is_stopping` is set once, before
+        the event `_woken`; any may read it.
+    """
+
+    def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
+        """Call nothing before `start`; `turn` returns None to rest until `wake`."""
+        self.is_stopping = False
+        self._turn = turn
+        self._woken = threading.Event()
+        self._first_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, after_s: float = 0.0) -> None:
+        """Begin, after so many seconds."""
+        self._first_s = after_s
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Call it now, and once more if it is being called."""
+        self._woken.set()
+
+    def stop(self, wait_s: float | None = None) -> None:
+        """Call it no more; wait this long for a call that is under way. Idempotent."""
+        self.is_stopping = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        rest_s: float | None = self._first_s
+        while True:
+            self._woken.wait(rest_s)
+            self._woken.clear()
+            if self.is_stopping:
+                return
+            rest_s = self._turn()
