@@ -1,12 +1,12 @@
 """NodeSuccessions: hands on which log continues a node's, and has its cluster sealed by it."""
 
 import logging
-import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from rt.about import speak_of
-from rt.errors import SEALED, Misuse, Refused, RtError
+from rt.errors import SEALED, Misuse, Refused, RtError, spoken
 from rt.log.files.disk import OsDisk
 from rt.net.addresses import Address
 from rt.net.admin import END, ask
@@ -16,6 +16,8 @@ from rt.net.authority.successions import FIELD, Successions, own_path
 from rt.net.authority.trust import trust_of
 from rt.net.contexts import Contexts
 from rt.net.fencing import EVERY_S, Fencing
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.net.tls import client_context
 
 _REFUSED_S: Final = 30.0  # after a refusal that an operator has to end
@@ -45,10 +47,12 @@ def node_successions(ca: str, stream: str, log: str, directory: str) -> Successi
 class NodeSuccessions:
     """NodeSuccessions: what a node says and hears of the authority's words on its log.
 
-    A word that ends the log is kept in the node's directory. By it, a thread asks the cluster as
-    `rt standby fence` does, until a majority has agreed on its seal, and tells each node once.
+    A word that ends the log is kept in the node's directory. By it, the cluster is asked as
+    `rt standby fence` does, until a majority has agreed on its seal, and each node has
+    heard of it once.
 
-    Threads: any thread may call any method. `_lock` guards `_thread`.
+    Threads: any thread may call any method. What the timer has put aside, by one thread at a time,
+        uses `_told`, `_why` and `_asking`, and sets `_due_s`, as the loop does before.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class NodeSuccessions:
         log: str,
         nodes: Callable[[], Sequence[Address]],
         *,
-        about: str = "",
+        loop: EventLoop,
         directory: str,
         is_sealed: Callable[[], bool],
     ) -> None:
@@ -69,7 +73,7 @@ class NodeSuccessions:
             stream: its stream.
             log: the id of its log.
             nodes: returns the addresses of its cluster.
-            about: prefix of its log lines.
+            loop: has the cluster asked.
             directory: where the node keeps the word by which its log has ended.
             is_sealed: returns whether the cluster has agreed that another continues the log.
 
@@ -77,13 +81,13 @@ class NodeSuccessions:
             Misuse: the word that it has kept is damaged.
             OSError: the disk failed.
         """
-        self._files, self._stream, self._about = files, stream, about
+        self._files, self._stream = files, stream
         self._nodes, self._is_sealed = nodes, is_sealed
-        self._told = set[Address]()  # nodes that have the word; used by the thread alone
+        self._told = set[Address]()  # nodes that have the word
         self._known = node_successions(files.ca, stream, log, directory)
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._asking: tuple[Fencing, Contexts, str] | None = None  # from the first question on
+        self._due_s, self._why = float("-inf"), ""  # of the next, and why it is not sealed yet
+        self._timer = Timer(loop, self._turn, lambda _error: None)
 
     def say(self) -> Sequence[str]:
         """Return what to tell every peer."""
@@ -111,46 +115,47 @@ class NodeSuccessions:
 
     def start(self) -> None:
         """Have the cluster sealed, if the log has ended; idempotent."""
-        if (word := self.ended) is not None:
-            self._fence(next(each for each in self._known.texts if said_in(each) == word))
+        if self.ended is not None:
+            self._timer.set()
 
     def stop(self) -> None:
         """Ask no more; a question that is under way is not waited for."""
-        self._stopping.set()
+        self._timer.stop(0)
 
-    def _fence(self, text: str) -> None:
-        with self._lock:
-            if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
-                return
-            contexts = Contexts(self._files, client_context, self._stream)
-            self._thread = threading.Thread(
-                target=self._run, args=(contexts, text), name="fence", daemon=True
-            )
-            self._thread.start()
+    def _turn(self) -> float | Aside | None:
+        word, now_s = self.ended, time.monotonic()
+        if word is None:
+            return None
+        if now_s < self._due_s:
+            return self._due_s - now_s
+        self._due_s = now_s + EVERY_S
+        return Aside(partial(self._fence, word), lambda _error: None)
 
-    def _run(self, contexts: Contexts, text: str) -> None:
+    def _fence(self, word: Succession) -> None:
         """Have it sealed, again if an operator unseals it at a node that has not heard the word."""
-        speak_of(self._about)
-        fencing = Fencing(self._nodes, contexts, text)
-        pause_s, known = 0.0, ""
-        while not self._stopping.wait(pause_s):
-            pause_s, why = EVERY_S, ""
+        if self._asking is None:
+            text = next(each for each in self._known.texts if said_in(each) == word)
+            contexts = Contexts(self._files, client_context, self._stream)
+            self._asking = Fencing(self._nodes, contexts, text), contexts, text
+        fencing, contexts, text = self._asking
+        pause_s, why = EVERY_S, ""
+        try:
             self._known.keep()
-            try:
-                if not self._is_sealed() and not fencing.attempt():
-                    why = fencing.failure
-            except (Misuse, Refused) as error:
-                why, pause_s = str(error), _REFUSED_S
-            if why and why != known:
-                _log.warning("this cluster's log has ended, and it is not sealed yet: %s", why)
-            known = why
-            self._tell(contexts, text)
+            if not self._is_sealed() and not fencing.attempt():
+                why = fencing.failure
+        except (Misuse, Refused) as error:
+            why, pause_s = str(error), _REFUSED_S
+        except OSError as error:  # the word cannot be kept
+            why = spoken(error)
+        if why and why != self._why:
+            _log.warning("this cluster's log has ended, and it is not sealed yet: %s", why)
+        self._why = why
+        self._tell(contexts, text)
+        self._due_s = time.monotonic() + pause_s
 
     def _tell(self, contexts: Contexts, text: str) -> None:
         """Tell the nodes that do not have the word; one that is down hears it later."""
         for address in set(self._nodes()) - self._told:
-            if self._stopping.is_set():
-                return
             try:
                 ask(address, contexts, {"do": END, FIELD: text}, answer_s=_ANSWER_S)
             except (RtError, OSError) as error:

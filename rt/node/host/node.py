@@ -164,7 +164,7 @@ class Node:
             settings, lambda: member.membership.doors, lambda: sequencer.view.notes
         )
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
-        self._successions = self._make_successions(contexts.files, about)
+        self._successions = self._make_successions(contexts.files, port.loop)
         self._lost = opened.damage
         self._levels = self._make_levels()
         self.peers = self._make_peers(pulse, port.loop)
@@ -241,14 +241,14 @@ class Node:
             says=self._successions.say, hears=self._successions.hear,
         )  # fmt: skip
 
-    def _make_successions(self, files: CertificateFiles, about: str) -> NodeSuccessions:
+    def _make_successions(self, files: CertificateFiles, loop: EventLoop) -> NodeSuccessions:
         def nodes() -> list[Address]:
             others = [each for places in self._places.now.values() for each in places]
             return [self.settings.addresses.get(self.settings.name, self.address), *others]
 
         log = self.pipeline.member.executor.appender.identity.id
         return NodeSuccessions(
-            files, self.stream, log, nodes, about=about, directory=self.directory.path,
+            files, self.stream, log, nodes, loop=loop, directory=self.directory.path,
             is_sealed=lambda: moved_away(self.pipeline.sequencer.view.notes) is not None,
         )  # fmt: skip
 
