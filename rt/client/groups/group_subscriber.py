@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
@@ -56,9 +55,9 @@ class GroupSubscriber:
     requested, or when the `with` block ends without an exception. With `ack="explicit"` only `ack`
     counts. There is no order between members, nor for messages that are delivered again.
 
-    Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any.
-        `_opening` guards `_open`; the rest belongs to the iterating thread, as long as it has it in
-        `_use`.
+    Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any, and read
+        `_open`, a list that the iterating thread replaces and never changes. The rest belongs to
+        that thread, as long as it has it in `_use`.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class GroupSubscriber:
         self._until = until
         self._publish = publish
         self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
-        self._opening = threading.Lock()
         self.is_closed = False
         self._open: list[HeldClaim] = []  # in order of delivery
         self._source: Iterator[Delivery] | None = None
@@ -278,8 +276,7 @@ class GroupSubscriber:
             wait_s = min(_LOOK_S, max(0.0, end_s - time.monotonic()))
             claim = self._claims.next(self._is_over, wait_s)
             if claim is not None:
-                with self._opening:
-                    self._open = [each for each in self._open if each.is_open] + [claim]
+                self._open = [each for each in self._open if each.is_open] + [claim]
                 self._source = self._messages_of(claim)
                 return True
             self._matching.has_given = self._reading.has_given
@@ -334,8 +331,7 @@ class GroupSubscriber:
 
     def _handled_before(self, message: Message) -> HeldClaim | None:
         """Call `handled_before` with all open ranges."""
-        with self._opening:
-            return handled_before(self._open, message.position, self._claims)
+        return handled_before(self._open, message.position, self._claims)
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
         """Deliver the messages of a claim, doing what the steps require."""

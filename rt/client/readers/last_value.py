@@ -28,8 +28,8 @@ class LastValue(Mapping[bytes, Message]):
     and by `close`, so that the next one reads only what came since.
 
     Threads:
-        Any thread may look. The thread of `_run` alone changes `_values`, under `_lock`, and sets
-        `_position` and `_error`.
+        Any thread may look, and set `_is_stopping`. The thread of `_run` alone changes `_values`, a
+        key in one step, and sets `_position` and `_error`.
     """
 
     def __init__(
@@ -56,11 +56,9 @@ class LastValue(Mapping[bytes, Message]):
         self._checkpoint = checkpoint
         self._keys_max, self._checkpoint_s = keys_max, checkpoint_s
         self._values, self._position = values.messages, values.position
-        self._lock = threading.Lock()
         self._error: Exception | None = None
-        self.is_closed = False
+        self.is_closed = self._is_stopping = False
         self._complete = complete
-        self._stopping = threading.Event()
         self._stored_to, self._stored_s = values.position, time.monotonic()
         self._reader = reader(values.position, self._meet)
         self._thread = threading.Thread(target=self._run, name="last value", daemon=True)
@@ -72,19 +70,16 @@ class LastValue(Mapping[bytes, Message]):
         return self._position
 
     def __getitem__(self, key: bytes) -> Message:
-        with self._lock:
-            self._demand_whole()
-            return self._values[key]
+        self._demand_whole()
+        return self._values[key]
 
     def __iter__(self) -> Iterator[bytes]:
-        with self._lock:
-            self._demand_whole()
-            return iter(list(self._values))
+        self._demand_whole()
+        return iter(list(self._values))
 
     def __len__(self) -> int:
-        with self._lock:
-            self._demand_whole()
-            return len(self._values)
+        self._demand_whole()
+        return len(self._values)
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until everything is included that was merged when this was called.
@@ -98,12 +93,12 @@ class LastValue(Mapping[bytes, Message]):
         with closing(LogDirectory(self._reader.directory)) as log:
             while self._read_to(log, end) < end:
                 len(self)  # raises the error that ended the following
-                if self._stopping.is_set():
+                if self._is_stopping:
                     raise Stopped("the last values were closed")
                 if time.monotonic() > end_s:
                     words = f"the last values are read up to {self._position} after {timeout_s:g} s"
                     raise TimeoutError(f"{words}, and the stream ends at {end}")
-                self._stopping.wait(_POLL_S)
+                self._thread.join(_POLL_S)
         len(self)
 
     def _read_to(self, log: LogDirectory, end: Position) -> Position:
@@ -115,7 +110,7 @@ class LastValue(Mapping[bytes, Message]):
 
     def close(self) -> None:
         """Stop following, and store the values. Idempotent; lookups still work."""
-        self._stopping.set()
+        self._is_stopping = True
         self._reader.stop()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -158,17 +153,16 @@ class LastValue(Mapping[bytes, Message]):
             if time.monotonic() > due_s:
                 break
         self._position = self._reader.position
-        return not self._stopping.is_set()
+        return not self._is_stopping
 
     def _take(self, message: Message) -> None:
         keys_max = self._keys_max
-        with self._lock:
-            if not message.payload:
-                self._values.pop(message.key, None)
-            elif message.key in self._values or len(self._values) < keys_max:
-                self._values[message.key] = message
-            else:
-                raise Misuse(f"the stream has more than keys_max = {keys_max} keys; allow more")
+        if not message.payload:
+            self._values.pop(message.key, None)
+        elif message.key in self._values or len(self._values) < keys_max:
+            self._values[message.key] = message
+        else:
+            raise Misuse(f"the stream has more than keys_max = {keys_max} keys; allow more")
 
     def _meet(self, event: Event) -> None:
         if isinstance(event, CaughtUp):
