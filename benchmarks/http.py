@@ -90,7 +90,6 @@ def _rendered() -> tuple[Times, tuple[float, float, float], Times, float]:
         node.lookout.pause_s = 3600.0
         node.start()
         site = NodeSite(node, RecentEvents())
-        site.start()
         try:
             node.lookout.look()
             node.lookout.sample = _crowded(node.lookout.sample)
@@ -251,7 +250,6 @@ def _shown_node(config: str, port: int, line: Connection) -> None:
     node = Node(load(NodeSettings, config, "node", {}, {"reserve": 0}), founding=True)
     node.start()
     site = NodeSite(node, RecentEvents())
-    site.start()
     web = WebServer(HttpSettings(f"127.0.0.1:{port}"), site)
     web.start()
     for _ in iter(line.recv, "end"):

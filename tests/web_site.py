@@ -69,7 +69,6 @@ class ShownNode(Port):
         self.undo.callback(forget_events, self.events)
         self.site = NodeSite(self.node, self.events)
         self.web = WebServer(settings or HttpSettings("127.0.0.1:0"), self.site)
-        self.site.start()
         self.web.start()
         self.undo.callback(self.site.stop)
         self.undo.callback(self.web.stop)
@@ -98,7 +97,6 @@ class ShownProcess(Port):
         self.events = keep_events()
         self.site = HostSite(self.process.host, self.events)
         self.web = WebServer(HttpSettings("127.0.0.1:0"), self.site)
-        self.site.start()
         self.web.start()
         super().__init__(self.web.url)
 

@@ -52,7 +52,6 @@ def main() -> None:
         node.lookout.pause_s = 1.0
         site = NodeSite(node, events)
         web = WebServer(HttpSettings("127.0.0.1:0"), site)
-        site.start()
         web.start()
         undo.callback(web.stop)
         undo.callback(site.stop)

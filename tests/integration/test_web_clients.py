@@ -51,7 +51,6 @@ def port():
 
     def begin(site):
         web = WebServer(HttpSettings("127.0.0.1:0"), site)
-        site.start()
         web.start()
         shown.append((web, site))
         return Port(web.url)

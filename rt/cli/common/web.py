@@ -37,7 +37,6 @@ def shown_over_http(
     site = site_of(events)
     server = WebServer(settings, site)
     try:
-        site.start()
         server.start()
         note(f"metrics, health and a page at {server.url}")
         yield server

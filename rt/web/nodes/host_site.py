@@ -25,7 +25,7 @@ class HostSite(Site):
 
     Streams come and go at run time, so each request asks which are served now.
 
-    Threads: any thread may call any method. `_lock` guards `_sites` and `_started`.
+    Threads: any thread may call any method. `_lock` guards `_sites`.
     """
 
     def __init__(self, host: StreamHost, events: RecentEvents) -> None:
@@ -34,8 +34,6 @@ class HostSite(Site):
         self._events = events
         self._lock = threading.Lock()
         self._sites: dict[str, NodeSite] = {}
-        # streams whose sites may ask the other nodes of their clusters
-        self._started: set[str] = set()
 
     def stop(self) -> None:
         """Stop asking other nodes, and report that the streams are not ready."""
@@ -46,20 +44,12 @@ class HostSite(Site):
         """Return the site of one stream; for "", the only one, or all of them together."""
         sites, failures = self._served(), self._host.failures
         if not stream:
-            return self._begun(*sites) if len(sites) == 1 and not failures else self
+            return next(iter(sites.values())) if len(sites) == 1 and not failures else self
         if stream in sites:
-            return self._begun(stream)
+            return sites[stream]
         if stream in failures:
             raise Misuse(f"stream {shown(stream)} is not served: {spoken(failures[stream])}")
         raise Misuse(f"this node serves no stream {shown(stream)}")
-
-    def _begun(self, stream: str) -> Site:
-        with self._lock:
-            site = self._sites[stream]
-            if stream not in self._started:
-                self._started.add(stream)
-                site.start()
-            return site
 
     def _served(self) -> dict[str, NodeSite]:
         """Return the site of each stream that is served now."""
@@ -68,7 +58,6 @@ class HostSite(Site):
             for name, site in list(self._sites.items()):
                 if nodes.get(name) is not site.node:
                     gone.append(self._sites.pop(name))
-                    self._started.discard(name)
             for name in nodes.keys() - self._sites.keys():
                 self._sites[name] = NodeSite(nodes[name], self._events)
             served = {name: self._sites[name] for name in nodes}

@@ -38,7 +38,7 @@ class NodeSite(Site):
     """
 
     def __init__(self, node: Node, events: RecentEvents) -> None:
-        """Show a node, to be started before `start` is called, and the lines of its log."""
+        """Show a node that has been started, and the lines of its log."""
         self.node = node
         self._events = events
         self._files = MergedFiles(node.pipeline.feeds.directory)
@@ -48,12 +48,10 @@ class NodeSite(Site):
         self._expiry: Cached[dict[str, float]] = Cached({}, _CERTIFICATE_S)
         contexts = Contexts(self._certificates, client_context, settings.stream)
         sequencer = node.pipeline.sequencer
-        self._others = PeerPoller(self._addresses, contexts, lambda: sequencer.view.number)
+        self._others = PeerPoller(
+            self._addresses, contexts, lambda: sequencer.view.number, node.port.loop
+        )
         self.is_draining = False
-
-    def start(self) -> None:
-        """Prepare to ask the other nodes when someone opens the page."""
-        self._others.start()
 
     def stop(self) -> None:
         """Stop asking the other nodes, and report that this one is draining."""

@@ -73,8 +73,5 @@ class Site(ABC):
         """Return the files of the merged log as shown on the page."""
         return []
 
-    def start(self) -> None:  # noqa: B027 - most need nothing
-        """Start whatever is needed to answer requests."""
-
-    def stop(self) -> None:  # noqa: B027
-        """Stop what `start` started."""
+    def stop(self) -> None:  # noqa: B027 - most need nothing
+        """Stop asking others: the process is ending."""
