@@ -77,11 +77,10 @@ class Bench:
         self.snapshot, self.is_current = 0, True
         self.suspended, self.missing, self.is_executing = False, None, False
         self.proposals = SimpleNamespace(
-            agreed_ns=(), carries=False, unreadable=0, stuck={}, has_orders=False
+            agreed_ns=(), carries=False, unreadable=0, stuck={}, has_orders=False, undecided=None
         )  # fmt: skip
         self.execution = self.copies = self
         self.unheard = {}
-        self.is_behind = False
         self.handlers, self.engine, self.can_continue = {}, self, False
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
@@ -402,6 +401,15 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
     bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did[-1] == "copy"
     assert bench.served == [8, 0]
+
+
+def test_a_node_that_lacks_part_of_its_log_is_behind_although_nothing_is_queued():
+    """A puller that has all of that log lacks what others have merged already."""
+    bench = Bench()
+    bench.queue, duties = [], bench.duties()
+    assert not duties.view().is_behind
+    bench.lose_log()
+    assert duties.view().is_behind
 
 
 def test_a_node_alone_ends_at_damage():

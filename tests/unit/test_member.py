@@ -119,8 +119,6 @@ def test_a_member_is_behind_until_what_was_committed_is_executed():
     assert (member.run(), bool(member.execution.queue)) == ([], True)
     del executor.lacking
     assert (member.run(), bool(member.execution.queue)) == (["jfk", "lga"], False)
-    executor.lacks_log = True
-    assert member.execution.queue
 
 
 def test_what_an_entry_lacked_is_looked_at_before_all_its_slices():
