@@ -147,8 +147,7 @@ class LoneMessages:
         executor.is_half_done = False
         return True
 
-    @staticmethod
-    def _headings(each: Slice, executor: Executor) -> Sequence[Heading] | None:
+    def _headings(self, each: Slice, executor: Executor) -> Sequence[Heading] | None:
         """Return the headers of a slice's frames if they are in memory, and the same as carried."""
         session = each.session
         planned, headings = executor.proposed.get(session, (None, ()))

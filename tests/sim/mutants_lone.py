@@ -1,12 +1,16 @@
-"""Mistakes on the short road of a lone message, which is compared with the general one."""
+"""Mistakes on the short road of a lone message, which is compared with the general one.
+
+Few lone messages of the worlds meet what these are about, so tests of the road itself notice them.
+"""
 
 from sequencer.execution.lone_messages import LoneMessages
 
 from .mutants_merge import merging
-from .mutation import Patch, rewritten
+from .mutation import Patch, noticed_by, rewritten
 
 
 @merging
+@noticed_by("unit/test_lone_messages.py::test_a_repeat_is_left_to_the_general_road")
 def lone_repeats() -> list[Patch]:
     """A lone message that repeats another is merged as if it were new."""
     wrong = "not header.messages"
@@ -14,6 +18,7 @@ def lone_repeats() -> list[Patch]:
 
 
 @merging
+@noticed_by("unit/test_lone_messages.py::test_an_instruction_for_another_state_is_not_merged")
 def lone_at_any_number() -> list[Patch]:
     """A lone message is merged whose numbers were planned on another state."""
     return [
@@ -24,6 +29,9 @@ def lone_at_any_number() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_lone_messages.py::test_a_copy_whose_message_comes_later_than_the_leaders_is_doubted"
+)
 def lone_and_not_doubted() -> list[Patch]:
     """A copy counts as what was merged, although the message came from the leader first."""
     return [
@@ -32,12 +40,7 @@ def lone_and_not_doubted() -> list[Patch]:
 
 
 @merging
-def lone_of_another_copy() -> list[Patch]:
-    """What the leader carries is not compared with what this node has received."""
-    return [rewritten(LoneMessages, "_headings", "frames.data != each.carried", "False")]
-
-
-@merging
+@noticed_by("unit/test_lone_messages.py::test_a_file_that_is_full_is_rolled_by_the_general_road")
 def lone_past_the_end_of_a_file() -> list[Patch]:
     """A lone message is appended to a file that is full."""
     wrong = "(place & _IN_FILE) + size > ledger.file_bytes_max"
