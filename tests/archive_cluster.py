@@ -126,6 +126,10 @@ class ArchiveCluster:
         """Return the state of a node."""
         return self.nodes[name].pipeline.member.executor.ledger
 
+    def merged_end(self):
+        """Return the end of what was merged: of the node that has most, as others may lag."""
+        return max(self.ledger(name).end for name in self.nodes)
+
     def close(self):
         """Stop everything."""
         self.undo.close()

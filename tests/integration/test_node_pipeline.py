@@ -130,7 +130,9 @@ def test_an_instruction_that_was_cut_short_is_not_executed_for_a_read(is_half_do
     """A leader with a full disk said that the stream ends before what others had confirmed."""
     engine = SimpleNamespace(leader="n1", leads=True)
     member = SimpleNamespace(
-        engine=engine, is_executing=True, is_behind=True, proposals=SimpleNamespace(carries=False)
+        engine=engine,
+        execution=SimpleNamespace(queue=[7]),
+        proposals=SimpleNamespace(carries=False),
     )
     ledger = Ledger()
     ledger.index = 7

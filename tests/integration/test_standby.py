@@ -275,7 +275,7 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
     first = [b"%d" % each for each in range(1000)]
     publisher.publish_many([each.ljust(500, b".") for each in first])
     publisher.flush("merged", timeout_s=60)
-    end = old.ledger("n1").end
+    end = old.merged_end()
     assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
     carrier.stop()
     pull.stop()
@@ -376,7 +376,7 @@ def test_a_cluster_that_was_given_up_is_sealed_when_it_comes_back(standby, tmp_p
     publisher = old.publisher("jfk")
     publisher.publish_many([b"%d" % each for each in range(100)])
     publisher.flush("merged", timeout_s=60)
-    end = old.ledger("n1").end
+    end = old.merged_end()
     assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
     carrier.stop()
     pull.stop()

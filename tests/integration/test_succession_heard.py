@@ -62,7 +62,7 @@ def promoted_sites(tmp_path, before=lambda _old: None):
         publisher.flush("merged", timeout_s=60)
         before(old)
         with carrier:  # from when a node leads: it waits twenty times as long as an answer took
-            end = old.ledger("n1").end
+            end = old.merged_end()
             assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
             index = max(old.ledger(name).index for name in old.nodes)
             state = partial(carried_here, str(clients / "sub"), STREAM)
