@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse, PeerError, Refused
 from rt.latencies import Latencies
-from rt.position import Position
+from rt.position import START, Position
 from sequencer.execution.execution import Committed, Execution
 from sequencer.execution.lone_messages import LoneMessages
 from sequencer.ledger.instruction import (
@@ -218,7 +218,11 @@ class Proposals:
         if self.founding is not None and not self._execution.executor.ledger.is_new:
             self.founding = None
         if self.undecided is not None and self.undecided[0].index <= index:
-            self.undecided = None
+            instruction, self.undecided = self.undecided[1], None
+            sessions = self._execution.executor.ledger.sessions
+            for each in instruction.slices if isinstance(instruction, Merge) else ():
+                if sessions.get(each.session, START) < each.end:  # another took its place
+                    self.waiting.notice([each.session])
 
     def short_sessions(self) -> list[str]:
         """Return the sessions of which a majority holds more than this node can plan."""

@@ -240,7 +240,7 @@ def decode_instruction(command: bytes) -> Instruction:
 
 
 def encode_merge(merge: Merge) -> bytes:
-    """Return the command of a merge, without digests if any slice lacks one; `Misuse` as above."""
+    """Return a merge as a command, without digests if a slice lacks one; `Misuse` if too large."""
     kind = _MERGE
     for each in merge.slices:
         if each.carried:

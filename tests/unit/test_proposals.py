@@ -14,13 +14,14 @@ from rt.log.files.disk import OsDisk
 from rt.log.read.start import end_of
 from rt.position import START, Position
 from sequencer.ledger.founded import FOUNDED_NOTE, Founded
-from sequencer.ledger.instruction import Merge, Note, decode_instruction
+from sequencer.ledger.instruction import Merge, Note, Slice, decode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.session_facts import Sample
 from sequencer.planning.holdings import Holdings, Report, ReportKind, encode_report
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLog, SessionLogs
 from sequencer.proposals import Proposals
+from sequencer.raft.consensus import Entry, EntryKind
 
 IDLE = [f"idle{number}" for number in range(20)]
 NEXT_FILE = Position.of(1, 0, 0)
@@ -339,3 +340,18 @@ def test_an_order_is_under_way_until_it_is_executed(tmp_path):
     assert bench.proposals.is_under_way(mine)
     bench.proposals.executed(1)
     assert not bench.proposals.is_under_way(mine)
+
+
+def test_what_another_entry_took_the_place_of_is_looked_at_again(tmp_path):
+    """A lone message is looked at no more once it is proposed; it waited for the next one."""
+    bench = Bench(tmp_path, "a")
+    part = Slice("jfk", START, START, 88, 1, 0, 0, 1)
+    entry = Entry(7, 1, b"", EntryKind.COMMAND)
+    bench.proposals.undecided = (entry, Merge(1, (part,)))
+    bench.proposals.executed(7)
+    assert list(bench.proposals.waiting.due) == ["jfk"]
+    bench.proposals.waiting.due.clear()
+    bench.ledger.pass_over(part)
+    bench.proposals.undecided = (entry, Merge(1, (part,)))
+    bench.proposals.executed(7)
+    assert not bench.proposals.waiting.due
