@@ -154,10 +154,11 @@ class RaftosRaft(Raft):
     def open_leadership(self) -> None:
         """Become the leader."""
         self._leader = Leader(self.core)
+        self.leads = True
 
     def close_leadership(self) -> None:
         """Stop being the leader; the next one is not known."""
-        self._leader, self.core.leader = None, ""
+        self._leader, self.leads, self.core.leader = None, False, ""
 
     def heartbeat(self) -> None:
         """Send heartbeats."""

@@ -115,7 +115,8 @@ class PeerOut(ContextParty):
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
         data = framed(data)
-        if self._sock is not None and not self._has_left and len(data) <= _RECORD_BYTES:
+        # While connected, something is queued only behind a record that had no room.
+        if self._sock is not None and not self._record and len(data) <= _RECORD_BYTES:
             if self._sent(data):
                 return
             if self._sock is not None:
@@ -351,7 +352,7 @@ class PeerIn(ContextParty):
                 return False, False
             self._reader.add(chunk)
             left -= len(chunk)
-            if len(chunk) < _RECORD_BYTES and not self.sock.pending():
+            if len(chunk) < _RECORD_BYTES:  # a read returns one record, and never more is decrypted
                 return True, False
         return True, True
 
@@ -419,15 +420,13 @@ class Peers:
 
     def send(self, to: str, data: bytes) -> None:
         """Queue a message for a member; drop it for any other node."""
-        if self.loop.is_own_thread:
-            self._put(to, data)
-        elif (out := self._out.get(to)) is not None:
-            self.loop.post(out.acting(out.put, data))
-
-    def _put(self, to: str, data: bytes) -> None:
         out = self._out.get(to)
-        if out is not None:
+        if out is None:
+            return
+        if self.loop.is_own_thread:
             out.put(data)
+        else:
+            self.loop.post(out.acting(out.put, data))
 
     def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         """Connect to these members only; a new address is used from the next attempt on."""

@@ -36,7 +36,18 @@ class MessageReader:
 
     def take(self) -> list[bytes]:
         """Return the messages that are complete, 1,000 at most; `PeerError` if one is too long."""
-        messages = _cut(self._data, self._sender, self._most)
+        messages, data = list[bytes](), self._data
+        offset, there = 0, len(data)
+        while there - offset >= _LENGTH.size and len(messages) < _TURN_MESSAGES:
+            [length] = _LENGTH.unpack_from(data, offset)
+            if length > self._most:
+                raise PeerError(f"node {self._sender} announces a message of {length} bytes")
+            end = offset + _LENGTH.size + length
+            if end > there:
+                break
+            messages.append(bytes(data[offset + _LENGTH.size : end]))
+            offset = end
+        del data[:offset]
         self.has_more = len(messages) == _TURN_MESSAGES
         if messages and self.version is None:
             self.version = PeerVersion(self._protocol, decode_software(messages.pop(0)))
@@ -46,19 +57,3 @@ class MessageReader:
 def framed(message: bytes) -> bytes:
     """Return a message as it goes onto the wire."""
     return _LENGTH.pack(len(message)) + message
-
-
-def _cut(data: bytearray, sender: str, most: int) -> list[bytes]:
-    """Remove the complete messages from the front of the received data."""
-    messages, offset, there = list[bytes](), 0, len(data)
-    while there - offset >= _LENGTH.size and len(messages) < _TURN_MESSAGES:
-        [length] = _LENGTH.unpack_from(data, offset)
-        if length > most:
-            raise PeerError(f"node {sender} announces a message of {length} bytes")
-        end = offset + _LENGTH.size + length
-        if end > there:
-            break
-        messages.append(bytes(data[offset + _LENGTH.size : end]))
-        offset = end
-    del data[:offset]
-    return messages

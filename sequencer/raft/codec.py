@@ -262,7 +262,11 @@ def _decode_append_entries(
 
 
 def _decode_append_reply(_: MessageCodec, flags: int, term: int, data: bytes) -> AppendReply:
-    index, round_, hint_index, hint_term = _fields(_APPEND_REPLY, data)
+    index, round_, hint_index, hint_term = _APPEND_REPLY.unpack_from(data, _HEADER.size)
+    if len(data) != _HEADER.size + _APPEND_REPLY.size:
+        raise ValueError("a length that does not fit the kind")
+    if max(index, round_, hint_index, hint_term) > NUMBER_MAX:
+        raise ValueError("a number out of range")
     return AppendReply(term, bool(flags & _FLAG_1), index, round_, hint_index, hint_term)
 
 

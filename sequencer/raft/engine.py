@@ -64,6 +64,7 @@ class Raft:
 
     Attributes:
         core: what the roles share, for those who check or show it; only the engine changes it.
+        leads: whether this node leads, as far as it knows; only the engine changes it.
 
     Raises:
         Misuse: the members are impossible.
@@ -83,6 +84,7 @@ class Raft:
         self._chance, self._settings = chance, settings or Settings()
         self.core = Core(name, members, cluster, state, self._settings)
         self._leader: Leader | None = None
+        self.leads = False
         self._election: Election | None = None
         self._out: Ready | None = None
         self.fork: Fork | None = None
@@ -112,11 +114,6 @@ class Raft:
     def leader(self) -> str:
         """The leader of the newest known term, or "" if none is known."""
         return self.core.leader
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads, as far as it knows."""
-        return self._leader is not None
 
     @property
     def calm(self) -> Quiescence | None:
@@ -391,6 +388,7 @@ class Raft:
         if term != self.core.term:
             self.core.set_ballot(term, "")
         self._leader = self._election = None
+        self.leads = False
         self.core.leader = ""
         self._reset_election_timer()
 
@@ -423,6 +421,7 @@ class Raft:
         elif election.is_won:
             self._election = None
             self._leader = Leader(self.core)
+            self.leads = True
 
     def _on_request_vote(self, sender: str, _incarnation: int, message: RequestVote) -> None:
         if not self.core.may_vote:
@@ -445,12 +444,15 @@ class Raft:
 
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
-        if index := forked_at(self.core, message):
+        core, before = self.core, message.prev_index
+        # What follows an entry that matches, and follows all that is committed, is no fork.
+        is_new = before >= core.commit and core.log.term_at(before) == message.prev_term
+        if not is_new and (index := forked_at(core, message)):
             self.fork = Fork(index, sender, message.term)
             return
-        reply = take_append(self.core, message)
+        reply = take_append(core, message)
         if not (message.no_reply and reply.success):
-            self.core.outgoing.reply_to_append(sender, reply)
+            core.outgoing.reply_to_append(sender, reply)
 
     def _on_install_snapshot(
         self, sender: str, _incarnation: int, message: InstallSnapshot

@@ -1,7 +1,6 @@
 """The side that does not lead: campaigns, votes, and receives entries and snapshots."""
 
 from rt.errors import PeerError
-from sequencer.raft.consensus import Entry
 from sequencer.raft.core import Core
 from sequencer.raft.messages import (
     AppendEntries,
@@ -85,7 +84,15 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
     if message.prev_index >= core.commit and not is_match:
         hint = core.log.last_possible_match(message.prev_index, message.prev_term)
         return AppendReply(message.term, False, message.prev_index, message.round, *hint)
-    _merge(core, message.entries)
+    for entry in message.entries:
+        if entry.index <= core.commit:
+            continue
+        term = core.log.term_at(entry.index)
+        if term == entry.term:
+            continue
+        if term is not None:  # only an entry of another term conflicts, with all after it
+            core.truncate(entry.index)
+        core.append(entry)
     core.commit_to(min(message.commit, end))
     core.snapshots.is_followed = core.snapshots.is_followed or message.commit <= end
     return AppendReply(message.term, True, end, message.round)
@@ -107,19 +114,6 @@ def forked_at(core: Core, message: AppendEntries) -> int:
         if core.log.contradicts(entry.index, entry.term):
             return entry.index
     return 0
-
-
-def _merge(core: Core, entries: tuple[Entry, ...]) -> None:
-    """Append the missing entries; truncate only at an entry whose term conflicts."""
-    for entry in entries:
-        if entry.index <= core.commit:
-            continue
-        term = core.log.term_at(entry.index)
-        if term == entry.term:
-            continue
-        if term is not None:
-            core.truncate(entry.index)
-        core.append(entry)
 
 
 def take_snapshot(core: Core, message: InstallSnapshot) -> AppendReply | SnapshotReply:

@@ -161,10 +161,8 @@ def an_error_of_one_ends_all() -> list[Patch]:
 @looping
 def the_bell_is_cleared_before_it_is_heard() -> list[Patch]:
     """A ring between the two is swallowed, and no later one is heard."""
-    right = "self._poller.hear()\n        self._is_rung = False"
-    return [
-        rewritten(LoopTurns, "_take_event", right, "self._is_rung = False; self._poller.hear()")
-    ]
+    right = "self._poller.hear()\n                    self._is_rung = False"
+    return [rewritten(LoopTurns, "_turns", right, "self._is_rung = False; self._poller.hear()")]
 
 
 @looping

@@ -48,6 +48,7 @@ class EventLoop(LoopTurns):
         self.pool = ThreadPoolExecutor(pool_threads, "pool")
         self._failing: list[Callable[[Exception], None]] = []
         self._guard = ForkGuard("an event loop", self._abandon)
+        self._ident = 0  # of the thread; set by it before anything else
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         try:
             self._thread.start()
@@ -58,7 +59,7 @@ class EventLoop(LoopTurns):
     @property
     def is_own_thread(self) -> bool:
         """Whether the caller is the loop."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._ident
 
     @property
     def has_ended(self) -> bool:
@@ -186,6 +187,7 @@ class EventLoop(LoopTurns):
         self._poller.close()
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         try:
             self._turns()
         finally:

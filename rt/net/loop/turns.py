@@ -179,7 +179,11 @@ class LoopTurns(ABC):
                 events = self._poller.poll(self._pause_s())
                 began_s, ran_s = self.clock(), time.thread_time()
                 for fd, _ in events:
-                    self._take_event(fd)
+                    if fd == self._poller.bell:
+                        self._poller.hear()
+                        self._is_rung = False
+                    elif (party := self._watched.get(fd)) is not None:
+                        self._ready.mark(party, is_urgent=party.is_urgent)
                 self._turn(began_s)
                 took_s = self.clock() - began_s
                 if took_s > self.longest_s:
@@ -198,13 +202,6 @@ class LoopTurns(ABC):
         if self._ready or self._last or self._posted:
             return 0.0
         return min(_WAIT_S_MAX, max(0.0, self.deadlines.next_s - self.clock()))
-
-    def _take_event(self, fd: int) -> None:
-        if fd == self._poller.bell:
-            self._poller.hear()
-            self._is_rung = False
-        elif (party := self._watched.get(fd)) is not None:
-            self.mark(party)
 
     def _turn(self, began_s: float) -> None:
         last_s = began_s + SERVE_S
