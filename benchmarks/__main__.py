@@ -15,6 +15,7 @@ SUITES: dict[str, str] = {
     "stream": "benchmarks.stream:rows",
     "cluster": "benchmarks.cluster:rows",
     "clients": "benchmarks.clients:rows",
+    "road": "benchmarks.road:rows",
     "sessions": "benchmarks.sessions:rows",
     "subscribers": "benchmarks.subscribers:rows",
     "latest": "benchmarks.latest:rows",
