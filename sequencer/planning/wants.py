@@ -9,6 +9,9 @@ from sequencer.planning.holdings import Holdings
 
 # A connection may be cut silently, which is noticed after 15 s; or the disk is slow.
 _PATIENCE_WITH_PUBLISHERS: Final = 4
+# A publisher with a thousand sessions to send gives each its turn, seconds apart. A node that were
+# asked meanwhile would send the same bytes, and so take the room that the publisher lacks.
+_PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 
 
 class Wants:
@@ -18,6 +21,8 @@ class Wants:
         """Ask for a session after `patience` looks, at least 1, without growth here."""
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
+        self._looks = 0
+        self._busy: dict[str, int] = {}  # by publisher, the last look at which a session had grown
 
     def look(
         self,
@@ -25,7 +30,7 @@ class Wants:
         ledger: Ledger,
         *,
         missing: str = "",
-        is_fed: Callable[[str], bool] = lambda _session: False,
+        feeder: Callable[[str], str] = lambda _session: "",
     ) -> dict[str, list[str]]:
         """Return the sessions to ask for now, by member to ask.
 
@@ -36,21 +41,41 @@ class Wants:
             holdings: what every member holds.
             ledger: this node's state; a session's bytes are not needed once they are merged here.
             missing: the session of which the next instruction needs more.
-            is_fed: whether a session's publisher seems connected; it then gets more time.
+            feeder: returns the publisher of a session that seems connected, or "". It gets more
+                time, and much more while another of its sessions grows.
         """
-        behind, asked = {}, dict[str, list[str]]()
+        behind, late = dict[str, tuple[Position, int]](), list[str]()
+        self._looks += 1
         held = {name: holdings.of(name) for name in holdings.others}
-        for session, holders in _holders(held, holdings.own, ledger, missing).items():
+        needed = _holders(held, holdings.own, ledger, missing)
+        for session in needed:
             own = holdings.own.get(session, START)
             before, looks = self._behind.get(session, (own, -1))
             looks = looks + 1 if before == own else 0
             behind[session] = (own, looks)
-            patience = self._patience * (_PATIENCE_WITH_PUBLISHERS if is_fed(session) else 1)
-            if looks >= patience:
-                turn = (looks // patience).bit_length() - 1
-                asked.setdefault(holders[turn % len(holders)], []).append(session)
+            if looks >= self._patience:
+                late.append(session)
+            elif not looks and session in self._behind:
+                self._busy[feeder(session)] = self._looks
         self._behind = behind
+        asked = dict[str, list[str]]()
+        for session in late:
+            patience = self._patience * self._times(feeder(session))
+            turns = behind[session][1] // patience
+            if turns:
+                holders = needed[session]
+                holder = holders[(turns.bit_length() - 1) % len(holders)]
+                asked.setdefault(holder, []).append(session)
         return asked
+
+    def _times(self, publisher: str) -> int:
+        """Return how many times longer to wait than for a session without a publisher."""
+        if not publisher:
+            return 1
+        grown = self._busy.get(publisher)
+        usual = self._patience * _PATIENCE_WITH_PUBLISHERS
+        is_busy = grown is not None and self._looks - grown < usual
+        return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS
 
 
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:

@@ -84,8 +84,30 @@ def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
 def test_a_session_that_its_publisher_fills_is_waited_for_longer():
     """The connection may have been cut silently, but most often it is only slow."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": A}, n3={})
-    asked = [wants.look(known, Ledger(), is_fed="jfk".__eq__) for _ in range(5)]
+    feeder = {"jfk": "publisher", "lga": ""}.__getitem__
+    asked = [wants.look(known, Ledger(), feeder=feeder) for _ in range(5)]
     assert asked == [{}, *[{"n2": ["lga"]}] * 3, {"n2": ["jfk", "lga"]}]
+
+
+def test_a_session_waits_its_turn_while_its_publisher_sends_others():
+    """With a thousand of them, nodes once asked each other for all, and threw the publisher out."""
+    wants, known = Wants(1), holdings(n2={"jfk": A, "lga": B}, n3={})
+    asked = list[dict[str, list[str]]]()
+    for end in range(100, 4_000, 100):
+        known.hold("lga", Position(end))
+        asked.append(wants.look(known, Ledger(), feeder=lambda _session: "publisher"))
+    assert asked[:17] == [{}] * 16 + [{"n2": ["jfk"]}]
+
+
+def test_a_publisher_that_has_gone_quiet_is_waited_for_no_longer_than_usual():
+    """Its connection may have been cut silently after it had sent something."""
+    wants, known = Wants(1), holdings(n2={"jfk": A, "lga": B}, n3={})
+    known.hold("lga", Position(100))
+    looks = [wants.look(known, Ledger(), feeder=lambda _session: "publisher")]
+    known.hold("lga", Position(200))
+    looks += [wants.look(known, Ledger(), feeder=lambda _session: "publisher") for _ in range(9)]
+    assert looks[:5] == [{}] * 5
+    assert {"n2": ["jfk", "lga"]} in looks[5:7]
 
 
 # Claims

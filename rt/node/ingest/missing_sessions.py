@@ -46,7 +46,7 @@ class MissingSessions:
             member.holdings,
             member.executor.ledger,
             missing=missing[0] if missing else "",
-            is_fed=self._is_fed,
+            feeder=self._feeder,
         )
         for holder, sessions in asked.items():
             own = member.holdings.own
@@ -54,9 +54,9 @@ class MissingSessions:
             member.send(holder, WANT, encode_report(Report(ReportKind.CHANGES, items)))
         self._say({session: holder for holder in asked for session in asked[holder]})
 
-    def _is_fed(self, session: str) -> bool:
+    def _feeder(self, session: str) -> str:
         copy = self._sessions.get(session)
-        return copy is not None and copy.is_fed
+        return copy.peer if copy is not None and copy.is_fed else ""
 
     def _say(self, asked: dict[str, str]) -> None:
         for session, holder in asked.items():
