@@ -100,7 +100,7 @@ class Leaving:
         for session, until_us in list(self._until_us.items()):
             if world.clock.now_us >= until_us or not world.nemesis.active:
                 del self._until_us[session]
-        for session in list(world.stream.expired):
+        for session in sorted(world.stream.expired):
             self._begin_again(session)
         for node in world.nodes.values():
             if node.alive and node.raft.leads:
