@@ -30,6 +30,16 @@ def test_a_range_survives_its_frame(new, position):
     assert header.position == position
 
 
+@given(RANGES, U63, st.binary(min_size=16, max_size=16), st.binary(max_size=256))
+def test_a_range_that_is_sealed_at_once_is_the_same_as_one_that_is_sealed_in_steps(
+    new, position, previous, headers
+):
+    """Nodes that take either road must have the same log."""
+    sealed, frame = new.sealed(previous, position, headers)
+    assert sealed == new.digested(previous, position, headers)
+    assert frame == sealed.frame(position)
+
+
 @given(st.binary(max_size=120))
 def test_arbitrary_bytes_end_in_a_range_or_a_named_error(body):
     """A sender computes the body's CRC itself, so it proves nothing."""

@@ -54,6 +54,25 @@ def test_a_range_that_was_just_made_is_entered_as_if_it_was_read(count):
     assert one == other
 
 
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.lists(st.integers(1, 40)))
+def test_a_walk_past_checked_frames_ends_as_one_that_steps_over_them(counts, more):
+    """A lone message is merged without a step for each of its frames."""
+    made, later = frames(*counts), frames(*more)
+    new = range_over(made)
+    frame = new.frame(0)
+    stepped = Walk(Position(0), merged=True)
+    past = stepped.past(new, frame.header.size + new.length)
+    stepped.begin_range(frame.header, new)
+    for each in made:
+        stepped.step(each.header)
+    one, other = ((each.position, each.left, each.at_boundary) for each in (stepped, past))
+    assert one == other
+    following = range_over(later or made, number=new.messages).frame(stepped.position)
+    for walk in (stepped, past):
+        walk.step(following.header, following.parts[1])
+    assert stepped.range == past.range
+
+
 @pytest.mark.parametrize("place", ["elsewhere", "inside a range", "in a session"])
 def test_a_range_that_was_just_made_is_refused_where_none_may_begin(place):
     """A frame in the wrong place would be found by every reader, after it was synced."""
