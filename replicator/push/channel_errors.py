@@ -14,11 +14,15 @@ class ChannelErrors:
     """ChannelErrors: the failures of one connection's channels, by session.
 
     Threads: the loop calls all methods; any thread may call `get` and `code`.
+
+    Attributes:
+        is_clean: whether no session has a failure that progress would clear.
     """
 
     def __init__(self, node: str) -> None:
         """Start without a failure; `node` is the other side's name in log lines."""
         self._node = node
+        self.is_clean = True
         self._reasons: dict[str, str] = {}
         self._codes: dict[str, str] = {}  # codes of refusals
         self._complaints: dict[str, Complaint] = {}
@@ -34,6 +38,7 @@ class ChannelErrors:
 
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
         """Record that a channel has ended, and log it unless that repeats the last refusal."""
+        self.is_clean = False
         self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s
         found = self._complaints.get(session)
@@ -46,9 +51,11 @@ class ChannelErrors:
         """Record a problem that does not end the channel; "" clears it."""
         self._codes.pop(session, None)
         if reason:
+            self.is_clean = False
             self._reasons[session] = reason
         else:
             self._reasons.pop(session, None)
+            self.is_clean = not (self._reasons or self._codes or self._complaints)
 
     def is_due(self, session: str) -> bool:
         """Whether the session may be offered now."""
@@ -57,6 +64,7 @@ class ChannelErrors:
     def progressed(self, session: str) -> None:
         """Record that the session makes progress, so that the next failure is logged."""
         self._complaints.pop(session, None)
+        self.is_clean = not (self._reasons or self._codes or self._complaints)
 
     def forget(self, session: str) -> None:
         """Forget a session that is shipped no more."""

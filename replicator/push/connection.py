@@ -299,13 +299,14 @@ class PushConnection:
             self._sealed()
 
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
-        session = _session(channel)
+        session = _name_of(channel.log.path)
         if self.is_sealed:
             self._is_refused(None)
         self._gather.merged(session, ack.merged)
         if self._book.acked(session, self.name, ack, channel.identity.id):
             self.dialer.progressed()
-            self._errors.progressed(session)
+            if not self._errors.is_clean:
+                self._errors.progressed(session)
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
@@ -315,7 +316,8 @@ class PushConnection:
         except OSError as error:
             self._errors.note(session, f"what the node confirmed cannot be noted: {spoken(error)}")
         else:
-            self._errors.note(session, "")
+            if not self._errors.is_clean:
+                self._errors.note(session, "")
 
     def _note_whole(self, session: str, channel: SourceChannel) -> None:
         """Save all confirmations, unless the session's directory was restored from a backup.
@@ -335,7 +337,7 @@ class PushConnection:
             self._book.rest(session)
 
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
-        session = _session(channel)
+        session = _name_of(channel.log.path)
         known = self._channels.pop(session, None)
         if known is not None:
             self._note_last(session, known)
@@ -347,11 +349,7 @@ class PushConnection:
         self._errors.refused(session, why, self._book.refused(session, why))
 
 
-def _session(channel: SourceChannel) -> str:
-    """Return the name of a session's directory, which may differ from that in its manifest."""
-    return _name_of(channel.log.path)
-
-
 @lru_cache(4096)
 def _name_of(path: str) -> str:
+    """Return the name of a session's directory, which may differ from that in its manifest."""
     return os.path.basename(path)  # some six calls, and asked for with each acknowledgement

@@ -16,7 +16,7 @@ from replicator.source.gathered_frames import GatheredFrames
 from replicator.wire.backoff import Complaint
 from rt.errors import spoken
 from rt.log.notify import confirmations, shipping
-from rt.log.notify.in_process_notify import News, NewsPlace, WrittenFrame, local_news
+from rt.log.notify.in_process_notify import News, NewsPlace, local_news
 from rt.log.notify.watch import Watch
 from rt.net.loop.event_loop import EventLoop
 
@@ -130,7 +130,9 @@ class SessionWatcher:
         for name in due:
             if self._watch is not None:  # a publisher may have been opened or closed here
                 self._watch_one(self._watch, name)
-            self._announce(name, self._gathered.take(name))
+            frame, self._announced_s = self._gathered.take(name), time.monotonic()
+            for connection in self._connections:
+                connection.offer(name, frame)
         loop.deadlines.set(self, self._sweep_at_s)
 
     def _sweep(self, loop: EventLoop, now_s: float) -> None:
@@ -187,7 +189,8 @@ class SessionWatcher:
         """Watch a session, unless a publisher in this process announces it."""
         if local_news.is_written(NewsPlace(self._stream, name)):
             self._announcing.add(name)
-            self._watch_no_more(watch, name)
+            if name in self._watched:
+                self._watch_no_more(watch, name)
         elif name not in self._watched:
             watch.add(self._book.path(name))
             self._watched.add(name)
@@ -207,11 +210,6 @@ class SessionWatcher:
             self._watch_no_more(watch, name)  # it may have been another directory
             self._watch_one(watch, name)
         return new
-
-    def _announce(self, name: str, frame: WrittenFrame | None) -> None:
-        self._announced_s = time.monotonic()
-        for connection in self._connections:
-            connection.offer(name, frame)
 
 
 class _Events:

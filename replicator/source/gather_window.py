@@ -54,26 +54,35 @@ class GatherWindow:
     @property
     def gap_s(self) -> float:
         """The minimum time between two sends."""
-        return min(self._merged_in_s, _GAP_MAX_S) if self._gathers and not self.keeps_up else 0.0
+        if not self._gathers or len(self._flights) < _FLIGHTS or self.keeps_up:
+            return 0.0
+        return min(self._merged_in_s, _GAP_MAX_S)
 
     def sent(self, session: str, end: Position) -> None:
         """Record that a session was sent up to `end`, to one of the nodes."""
         flights = self._flights
         if flights and flights[-1].end == end and flights[-1].session == session:
             return  # another connection has sent it
-        if len(flights) < _FLIGHTS_MAX and not any(
-            each.end == end and each.session == session for each in flights
-        ):
-            flights.append(_Update(session, end, self._clock()))
+        if len(flights) >= _FLIGHTS_MAX:
+            return
+        for each in flights:
+            if each.end == end and each.session == session:
+                return
+        flights.append(_Update(session, end, self._clock()))
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
         if not self._flights:  # another node reported it first
             return
-        landed = [each for each in self._flights if each.session == session and each.end <= end]
-        if landed:
-            self._flights = [each for each in self._flights if each not in landed]
-            self._measure(self._clock() - landed[-1].sent_s)
+        flying, sent_s = list[_Update](), None
+        for each in self._flights:
+            if each.session == session and each.end <= end:
+                sent_s = each.sent_s
+            else:
+                flying.append(each)
+        if sent_s is not None:
+            self._flights = flying
+            self._measure(self._clock() - sent_s)
 
     def _measure(self, took_s: float) -> None:
         self._merged_in_s += _WEIGHT * (took_s - self._merged_in_s)

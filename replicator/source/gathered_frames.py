@@ -37,7 +37,8 @@ class GatheredFrames:
     def take(self, session: str) -> WrittenFrame | None:
         """Return a session's frames as one; None if any is missing or the total is too large."""
         # A thread in `add` may still append to the list, so check and join a copy.
-        return _joined(tuple(self._frames.pop(session, ())))
+        frames = tuple(self._frames.pop(session, ()))
+        return _joined(frames) if len(frames) > 1 else frames[0] if frames else None
 
     def forget(self) -> None:
         """Forget all frames, because all sessions will be read."""
@@ -45,8 +46,6 @@ class GatheredFrames:
 
 
 def _joined(frames: Sequence[WrittenFrame]) -> WrittenFrame | None:
-    if len(frames) < 2:
-        return frames[0] if frames else None
     first, end = frames[0], frames[0].position
     for each in frames:
         if each.position != end or each.log != first.log:
