@@ -112,23 +112,6 @@ class MessageCodec:
         return f"the peer's founding configuration is {describe(theirs)}, ours is {describe(ours)}"
 
 
-def is_commit_note(data: bytes, offset: int = 0) -> bool:
-    """Whether the message at `offset` carries only the leader's commit index.
-
-    It has no entries and asks for no reply, so no node waits for its effects.
-    """
-    if len(data) - offset != _HEADER.size + _APPEND_ENTRIES.size:
-        return False
-    return data[offset] == _TAG_APPEND_ENTRIES and data[offset + 1] == _FLAG_2
-
-
-def is_plain_success(data: bytes, offset: int = 0) -> bool:
-    """Whether the message at `offset` acknowledges durable entries; it may also confirm a read."""
-    if len(data) - offset != _HEADER.size + _APPEND_REPLY.size:
-        return False
-    return data[offset] == _TAG_APPEND_REPLY and data[offset + 1] == _FLAG_1
-
-
 def describe(names: Sequence[str]) -> str:
     """A cluster and its founders, for an error message."""
     return f"cluster {names[0]!r}" + (f" of {', '.join(names[1:])}" if names[1:] else "")
@@ -171,6 +154,14 @@ _Encoded = tuple[int, int, bytes]
 _TAG_REQUEST_VOTE: Final = 1
 _TAG_APPEND_ENTRIES: Final = 3
 _TAG_APPEND_REPLY: Final = 4
+
+# Messages that may wait for the next one, by how they begin and how long they are: one with the
+# leader's commit index and nothing else, so without a reply, and one that acknowledges durable
+# entries, or confirms a read.
+COMMIT_NOTE: Final = bytes([_TAG_APPEND_ENTRIES, _FLAG_2])
+COMMIT_NOTE_BYTES: Final = _HEADER.size + _APPEND_ENTRIES.size
+PLAIN_SUCCESS: Final = bytes([_TAG_APPEND_REPLY, _FLAG_1])
+PLAIN_SUCCESS_BYTES: Final = _HEADER.size + _APPEND_REPLY.size
 
 
 def _encode_request_vote(codec: MessageCodec, m: RequestVote) -> _Encoded:

@@ -88,7 +88,8 @@ def who_is_marked_last_is_served_first() -> list[Patch]:
 @looping
 def nothing_is_urgent() -> list[Patch]:
     """Another node's messages wait for all clients."""
-    return [rewritten(LoopTurns, "mark", "is_urgent=party.is_urgent", "is_urgent=False")]
+    right, wrong = "is_urgent=party.is_urgent", "is_urgent=False"
+    return [rewritten(LoopTurns, name, right, wrong) for name in ("mark", "_turns")]
 
 
 @looping

@@ -49,21 +49,17 @@ class Readiness(Generic[Name]):
             last_s: nothing that is not urgent begins after this time, except the first.
             clock: returns the time; asked before each of the others but the first.
         """
-        yield from self._taken(self._urgent)
         left = len(self._others)
-        while left and self._others:
+        while True:
+            for name in list(self._urgent):
+                if name in self._urgent:  # it may have been dropped by one before it
+                    del self._urgent[name]
+                    yield name
+            if not left or not self._others:
+                return
             name = next(iter(self._others))
             del self._others[name]
             yield name
-            yield from self._taken(self._urgent)
             left -= 1
             if left and clock() > last_s:
-                return
-
-    @staticmethod
-    def _taken(names: dict[Name, None]) -> Iterator[Name]:
-        """Remove and yield those that are marked now."""
-        for name in list(names):
-            if name in names:  # it may have been dropped by one before it
-                del names[name]
-                yield name
+                left = 0  # but those that are urgent by now
