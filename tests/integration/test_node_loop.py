@@ -168,7 +168,7 @@ def test_a_node_that_has_failed_does_not_keep_the_loop_from_waiting(loop):
     """Its deadline is in the past; a process with other streams would take a whole core."""
     duties = Steady()
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, pool=loop.pool)
+    turns = DutyTurns(loop, sequencer, lambda _error: None, pool=loop.pool)
     turns.join()
     assert eventually(lambda: duties.steps > 3, 60)
     sequencer.stop()
@@ -209,9 +209,7 @@ def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
     gate = threading.Event()
     duties = Waiting(gate)
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(
-        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0, pool=loop.pool
-    )
+    turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=0.0, pool=loop.pool)
     turns.join()  # the first step took longer than no time at all
     assert eventually(lambda: duties.underway, 60)
     free = Counter()
@@ -237,9 +235,7 @@ def test_a_node_that_stops_waits_for_the_step_that_is_under_way(loop):
     gate, done = threading.Event(), []
     duties = Waiting(gate)
     sequencer = NodeSequencer(duties)
-    turns = DutyTurns(
-        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0, pool=loop.pool
-    )
+    turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=0.0, pool=loop.pool)
     turns.join()
     assert eventually(lambda: duties.underway, 60)
 
@@ -257,6 +253,44 @@ def test_a_node_that_stops_waits_for_the_step_that_is_under_way(loop):
     assert done == [0]
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_step_that_fails_ends_the_node_wherever_it_was_taken(loop, is_slow):
+    """Half a node would accept data that it never merges."""
+    errors = []
+
+    class Failing(Steady):
+        def step(self, now_s, mail):
+            raise OSError(5, "Input/output error")
+
+    turns = DutyTurns(loop, NodeSequencer(Failing()), errors.append, pool=loop.pool)
+    turns.is_slow = is_slow
+    turns.join()
+    assert eventually(lambda: errors, 60)
+    assert "Input/output error" in str(errors[0])
+    turns.leave()
+
+
+def test_a_node_that_stops_learns_that_the_last_step_has_failed(loop):
+    """It would save a snapshot of a state that may be half changed."""
+    gate, begun, errors = threading.Event(), threading.Event(), []
+
+    class Failing(Steady):
+        def step(self, now_s, mail):
+            begun.set()
+            assert gate.wait(60)
+            raise OSError(5, "Input/output error")
+
+    turns = DutyTurns(loop, NodeSequencer(Failing()), errors.append, pool=loop.pool)
+    turns.is_slow = True
+    turns.join()
+    assert begun.wait(60)
+    left = threading.Thread(target=lambda: (turns.leave(), errors.append("left")))
+    left.start()
+    gate.set()
+    left.join(60)
+    assert "Input/output error" in str(errors[0])
+
+
 def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
     """A hand-over costs two wake-ups, for each lone message."""
     threads = []
@@ -267,9 +301,7 @@ def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
             return super().step(now_s, mail)
 
     sequencer = NodeSequencer(Seen())
-    turns = DutyTurns(
-        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=60.0, pool=loop.pool
-    )
+    turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=60.0, pool=loop.pool)
     turns.is_slow = True
     turns.join()
     assert eventually(lambda: len(threads) > 3, 60)
@@ -291,9 +323,7 @@ def test_one_step_that_was_slow_leaves_the_next_ones_to_the_loop(loop):
             return super().step(now_s, mail)
 
     sequencer = NodeSequencer(Seen())
-    turns = DutyTurns(
-        loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.3, pool=loop.pool
-    )
+    turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=0.3, pool=loop.pool)
     turns.join()
     assert eventually(lambda: len(threads) > 10, 60)
     sequencer.stop()
@@ -800,7 +830,7 @@ def test_a_node_whose_steps_no_thread_can_be_begun_for_ends_and_says_so(loop, no
     """It would take part in nothing from then on, without a word."""
     told = Future()
     sequencer = NodeSequencer(Steady())
-    turns = DutyTurns(loop, sequencer, lambda work: work(), told.set_result, pool=loop.pool)
+    turns = DutyTurns(loop, sequencer, told.set_result, pool=loop.pool)
     turns.is_slow = True
     turns.join()
     assert "start new thread" in str(told.result(60))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Final
 
 from rt.latencies import RunningMean
@@ -23,6 +24,9 @@ class DutyTurns:
     While a thread runs a step, no other step starts; what arrives meanwhile is for the next one.
 
     Threads: any thread may call `ring` and `leave` and read `is_slow`; the rest is the loop's own.
+
+    Attributes:
+        ring: schedules a step for the end of this turn.
     """
 
     is_urgent = True
@@ -31,7 +35,6 @@ class DutyTurns:
         self,
         loop: EventLoop,
         sequencer: NodeSequencer,
-        guarded: Callable[[Callable[[], None]], None],
         fail: Callable[[Exception], None],
         *,
         pool: ThreadPoolExecutor,
@@ -42,8 +45,7 @@ class DutyTurns:
         Args:
             loop: the event loop.
             sequencer: holds the duties, and calls `ring` when it has mail.
-            guarded: calls a function, and ends the node if that raises an error.
-            fail: ends the node with an error.
+            fail: ends the node with an error, which a step has raised.
             pool: has a thread for a step, at once.
             slow_s: if steps take longer than this, in seconds, a thread takes them.
         """
@@ -51,7 +53,6 @@ class DutyTurns:
         self._taken = RunningMean()
         self._loop, self._slow_s = loop, slow_s
         self._sequencer = sequencer
-        self._guarded = guarded
         self._run = copy_context().run  # its log lines name the stream
         self._has_joined = self._is_away = self._is_rung = False
         self._at_s: float | None = None  # when to step again, as the last step said
@@ -59,11 +60,8 @@ class DutyTurns:
         self._under_way: Future[None] | None = None  # the last step that was left to a thread
         self._fail = fail
         loop.add_failing(fail)
+        self.ring: Callable[[], None] = partial(loop.mark_last, self)
         sequencer.ring = self.ring
-
-    def ring(self) -> None:
-        """Schedule a step for the end of this turn."""
-        self._loop.mark_last(self)
 
     def join(self) -> None:
         """Start taking steps."""
@@ -74,7 +72,7 @@ class DutyTurns:
         self._loop.call(self._end)
         if self._under_way is not None:
             with suppress(CancelledError):
-                self._under_way.exception()
+                self._end_with(self._under_way.exception())
 
     def ready(self) -> None:
         """Take one step, here or in a thread."""
@@ -85,15 +83,21 @@ class DutyTurns:
         elif self.is_slow:
             self._is_away = True
             self._loop.deadlines.clear(self)
-            self._under_way = self._loop.away(self._act, self._back, self._pool)
+            work = partial(self._run, self._step)
+            self._under_way = self._loop.away(work, self._back, self._pool)
         else:
-            self._act()
-            self._step_later()
+            self._run(self._step)
+            if self._at_s is not None:
+                self._loop.deadlines.set(self, self._at_s)
 
     def failed(self, error: Exception) -> bool:
-        """End the node after an internal error, or because no thread could be started."""
+        """End the node: a step has raised an error, or no thread could be started."""
         self._fail(error)
         return True
+
+    def _end_with(self, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            self._fail(error)
 
     def _begin(self) -> None:
         self._has_joined = True
@@ -104,24 +108,18 @@ class DutyTurns:
         self._loop.forget(self)
         self._loop.drop_failing(self._fail)
 
-    def _act(self) -> None:
-        self._at_s = None
-        self._run(self._guarded, self._step)
-
     def _step(self) -> None:
-        began_s = time.monotonic()
+        self._at_s, began_s = None, time.monotonic()
         self._at_s = self._sequencer.step()
         self._taken.observe(time.monotonic() - began_s)
         self.is_slow = self._taken.mean_s > self._slow_s
 
-    def _back(self, _error: Exception | None) -> None:
+    def _back(self, error: Exception | None) -> None:
         self._is_away = False
+        self._end_with(error)
         if self._has_joined:
             if self._is_rung:
                 self._is_rung = False
                 self.ring()
-            self._step_later()
-
-    def _step_later(self) -> None:
-        if self._at_s is not None:
-            self._loop.deadlines.set(self, self._at_s)
+            if self._at_s is not None:
+                self._loop.deadlines.set(self, self._at_s)

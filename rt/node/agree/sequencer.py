@@ -15,7 +15,6 @@ from sequencer.ledger.instruction import Instruction, demand_readable
 from sequencer.raft.consensus import Status
 
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 _ANSWER_S: Final = 10.0
 
 
@@ -43,7 +42,7 @@ class NodeSequencer:
         `step` is called by one thread at a time (`DutyTurns`), and `finish` once none
             is called any more. That thread may use `_duties`, and all that the duties act on,
             and may set `view` and `_next_s`.
-        _arrived: any thread appends to it, and a step takes what is there.
+        _arrived, _heard, _received: any thread appends to them, and a step takes what is there.
         _stopping: set once; a thread that reads it after asking takes its question back.
         on_status: set before the first step; called in a step with each new status of the engine,
             so it must be quick.
@@ -66,6 +65,8 @@ class NodeSequencer:
         self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
         self._arrived: deque[Callable[[Mail], object]] = deque()  # puts itself into the mail
+        self._heard: deque[tuple[str, bytes]] = deque()  # so for itself: most mail is of this kind
+        self._received: deque[str] = deque()
         self._questions: deque[Question] = deque()
         self._stopping = False
         self._next_s = time.monotonic()
@@ -76,11 +77,12 @@ class NodeSequencer:
 
     def receive(self, sessions: Iterable[str]) -> None:
         """Take note that a little came of sessions and was not synced; `ring` makes use of it."""
-        self._arrived.append(lambda mail: mail.received.update(dict.fromkeys(sessions)))
+        self._received.extend(sessions)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take note of another node's messages; `ring` makes use of them."""
-        self._arrived.append(lambda mail: mail.heard.extend((sender, each) for each in messages))
+        for each in messages:
+            self._heard.append((sender, each))
 
     def gone(self, member: str) -> None:
         """Learn that another node's process has ended; all that it said was heard."""
@@ -139,44 +141,32 @@ class NodeSequencer:
         self._arrived.append(_stir)
         self.ring()
 
-    def step(self) -> float | None:
+    def step(self, *, ends: bool = False) -> float | None:
         """Do the duties once; return by when to step again, None if never.
+
+        Args:
+            ends: whether to do them although `stop` was called.
 
         Raises:
             OSError: the journal's disk failed, or the merged log's.
             CorruptLog: the merged log is damaged, and no other node can provide it.
         """
-        if self._stopping:
+        if self._stopping and not ends:
             return None
-        self._step()
-        return float("-inf") if self._arrived or self._questions else self._next_s
-
-    def stop(self) -> None:
-        """Let `step` do nothing from now on; what was asked is not answered any more."""
-        self._stopping = True
-        for question in _taken(self._questions):
-            question.answer.cancel()
-
-    def finish(self) -> None:
-        """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
-        while self._arrived:
-            self._step()
-        self._duties.end()
-
-    def stepped_s(self) -> float:
-        """Return when the duties are next due."""
-        return self._next_s
-
-    def _step(self) -> None:
-        questions, mail = _taken(self._questions), Mail()  # in this order: see `ask`
-        for put_into in _taken(self._arrived):
-            put_into(mail)
+        questions, mail = self._taken_questions() if self._questions else (), Mail()
+        # after the questions (see `ask`), and what a member said after the news that it is gone
+        for _ in range(len(self._arrived)):
+            self._arrived.popleft()(mail)
+        while self._received:
+            mail.received[self._received.popleft()] = None
+        for _ in range(len(self._heard)):
+            mail.heard.append(self._heard.popleft())
         mail.is_stirred = mail.is_stirred or bool(questions)
         try:
             outcome = self._duties.step(time.monotonic(), mail)
             if outcome.view.engine is not self.view.engine:
                 self.on_status(outcome.view.engine)
-            self.view, self._next_s = outcome.view, outcome.next_s
+            self.view, self._next_s = outcome
             for question in questions:
                 question.put()
             if questions:  # one may have changed something
@@ -184,15 +174,32 @@ class NodeSequencer:
         finally:
             for question in questions:
                 question.answer.cancel()  # no effect if it is answered
+        has_more = self._heard or self._received or self._arrived or self._questions
+        return float("-inf") if has_more else self._next_s
 
+    def stop(self) -> None:
+        """Let `step` do nothing from now on; what was asked is not answered any more."""
+        self._stopping = True
+        for question in self._taken_questions():
+            question.answer.cancel()
 
-def _taken(queue: deque[Item]) -> list[Item]:
-    """Take what is in a queue now."""
-    taken = list[Item]()
-    with suppress(IndexError):  # another thread takes the last one
-        for _ in range(len(queue)):
-            taken.append(queue.popleft())
-    return taken
+    def finish(self) -> None:
+        """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
+        while self._heard or self._received or self._arrived:
+            self.step(ends=True)
+        self._duties.end()
+
+    def stepped_s(self) -> float:
+        """Return when the duties are next due."""
+        return self._next_s
+
+    def _taken_questions(self) -> list[Question]:
+        """Take the questions there are now; `stop` may take some of them at the same time."""
+        taken = list[Question]()
+        with suppress(IndexError):  # another thread takes the last one
+            for _ in range(len(self._questions)):
+                taken.append(self._questions.popleft())
+        return taken
 
 
 def _stir(mail: Mail) -> None:

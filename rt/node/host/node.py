@@ -327,7 +327,7 @@ class Node:
 
     def settle(self) -> None:
         """Sync and sequence what a connection has appended (`replicator.host.Host`)."""
-        self.pipeline.settle()
+        self._ending.guarded(self.pipeline.settle)
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""

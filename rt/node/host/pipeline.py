@@ -137,7 +137,7 @@ class NodePipeline:
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
         pool = self.inboxes.syncer.pool
-        self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail, pool=pool)
+        self._duty_turns = DutyTurns(loop, self.sequencer, ending.fail, pool=pool)
 
     def _make_feeds(self, merged: str) -> LogFeeds:
         return LogFeeds(
@@ -170,8 +170,18 @@ class NodePipeline:
         return inbox
 
     def settle(self) -> None:
-        """Sync and sequence what a connection appended, or leave that to the loop."""
-        self._ending.guarded(self._sequence_appended)
+        """Have a small append of a connection merged before it is synced; sync a large one.
+
+        The leader puts it into an instruction. A follower receives that in a moment, and has
+        nothing to do before. Errors end the node: call this with `Ending.guarded`.
+        """
+        view = self.sequencer.view
+        if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
+            if view.leads and sessions:
+                self.sequencer.receive(sessions)
+                self.sequencer.ring()
+        elif self.inboxes.syncer.settle():
+            self.sequencer.ring()
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Record another node's messages, and act on them now unless that can wait."""
@@ -218,20 +228,6 @@ class NodePipeline:
         if not self._merges_own_copies:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
-
-    def _sequence_appended(self) -> None:
-        """Have a small append merged before it is synced; sync a large one.
-
-        The leader puts it into an instruction. A follower receives that in a moment, and has
-        nothing to do before.
-        """
-        view = self.sequencer.view
-        if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
-            if view.leads and sessions:
-                self.sequencer.receive(sessions)
-                self.sequencer.ring()
-        elif self.inboxes.syncer.settle():
-            self.sequencer.ring()
 
     def _serve_merged(self) -> None:
         """Serve what was just merged to a few pullers; `_serve` serves the others after the step.
