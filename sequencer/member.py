@@ -115,11 +115,6 @@ class Member:
         """Whether a proposed or committed instruction is not executed here yet."""
         return bool(self.execution.queue) or self.proposals.undecided is not None
 
-    def receive(self, session: str) -> None:
-        """Record that this node received more of `session`, not synced yet."""
-        if self.engine.leads:
-            self.proposals.waiting.notice([session])
-
     def hold(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
         self.holdings.hold(session, end)

@@ -238,8 +238,7 @@ def test_a_disk_that_is_full_and_a_fork_are_named(stream, tmp_path):
         assert "nearly full" in stream.json("/overview")["verdict"]["text"]
     fork = FoundFork(0.0, Position(8), "another entry")
     waiting = replace(real.view.waiting, fork=fork)
-    tick = replace(real.view.tick, waiting=waiting)
-    forked = replace(real, view=real.view._replace(tick=tick))
+    forked = replace(real, view=real.view._replace(waiting=waiting))
     with sampled(stream.node, forked):
         assert "RtForked" in alerts(tmp_path, {"n1": stream.samples()})
         assert "n1 is FORKED" in stream.json("/overview")["verdict"]["text"]

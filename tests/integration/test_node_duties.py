@@ -77,7 +77,7 @@ class Bench:
         self.snapshot, self.is_current = 0, True
         self.suspended, self.missing, self.is_executing = False, None, False
         self.proposals = SimpleNamespace(
-            agreed_ns=(), carries=False, unreadable=0, stuck={}, has_orders=False, undecided=None
+            agreed_ns=(), carries=False, unreadable=0, stuck={}, orders=(), undecided=None
         )  # fmt: skip
         self.execution = self.copies = self
         self.unheard = {}
@@ -96,7 +96,7 @@ class Bench:
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
         self.sessions, self.begun, self.dropped, self.owned = {}, {}, [], []
-        self.checked, self.carried, self.queue = Everything(), frozenset(), [None]
+        self.checked, self.carried, self.queue = Everything(), frozenset(), []
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
@@ -109,7 +109,7 @@ class Bench:
         self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
         self.watch = SimpleNamespace(
-            turn=lambda _now, _changed, is_stirred: None, is_deciding=False, is_called=False
+            turn=lambda _now, _changed, is_stirred: None, is_deciding=False, fresh={}, led=True
         )  # fmt: skip
 
     def found(self, session=""):
@@ -465,7 +465,7 @@ def test_a_session_that_waits_to_be_opened_is_opened_before_its_messages_are_mer
     bench.did.clear()
     duties.step(0.001, Mail())
     assert bench.did == ["merge"], "nothing may be asked for each message"
-    bench.watch.is_called = True
+    bench.watch.fresh = {"jfk": None}
     duties.step(0.002, Mail())
     assert bench.did[1:] == ["look", "merge"]
 
@@ -632,7 +632,7 @@ def test_a_backlog_is_continued_at_once_unless_the_disk_is_full():
     """Ticks are in between; a full disk is tried again later, and not without a pause."""
     bench = Bench()
     duties = bench.duties()
-    bench.can_continue = True
+    bench.queue, bench.can_continue = [None], True
     assert duties.step(5.0, Mail()).next_s == 5.0
     bench.run = Mock(side_effect=[OSError(errno.ENOSPC, "full"), []])
     assert duties.step(5.01, Mail()).next_s > 5.01

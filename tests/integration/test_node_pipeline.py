@@ -9,7 +9,7 @@ from replicator_host import eventually
 
 from rt.log.notify.confirmations import Level
 from rt.node.agree.duties import Duties
-from rt.node.agree.view import NodeView, TickView, Waiting
+from rt.node.agree.view import NodeView, Waiting
 from rt.node.host.pipeline import can_wait
 from rt.position import START
 from sequencer.ledger.format_level import CARRYING, LEVEL_NOTE, FormatLevel
@@ -102,8 +102,8 @@ LEARNER, FOLLOWER = EngineRole.LEARNER, EngineRole.FOLLOWER
 def test_a_puller_is_complete_only_where_the_node_is(is_behind, waiting, role, is_whole, is_open):
     """What a node lacks, its pullers lack, and they would end with exit 0."""
     fields = dict.fromkeys(NodeView._fields)
-    tick = TickView(SimpleNamespace(role=role), Waiting(**waiting))
-    view = NodeView(**{**fields, "tick": tick, "is_behind": is_behind})
+    fields |= {"engine": SimpleNamespace(role=role), "waiting": Waiting(**waiting)}
+    view = NodeView(**{**fields, "is_behind": is_behind})
     assert (view.is_whole, view.refusal is None) == (is_whole, is_open)
 
 
@@ -138,7 +138,7 @@ def test_an_instruction_that_was_cut_short_is_not_executed_for_a_read(is_half_do
     ledger.index = 7
     executor = SimpleNamespace(ledger=ledger, is_half_done=is_half_done)
     duties = SimpleNamespace(
-        _member=member, _executor=executor, _shown=SimpleNamespace(engine=engine)
+        _member=member, _executor=executor, _status=engine, _waiting=None, _agreed_ns=()
     )
     assert Duties.view(duties).executed == 7 - is_half_done
 

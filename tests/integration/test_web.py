@@ -111,8 +111,7 @@ def test_a_forked_node_is_named_by_page_probe_and_metric(node):
     real = node.node.lookout.sample
     fork = FoundFork(0.0, Position(2048), "entry 9 is another")
     waiting = replace(real.view.waiting, fork=fork)
-    tick = replace(real.view.tick, waiting=waiting)
-    forked = replace(real, view=real.view._replace(tick=tick))
+    forked = replace(real, view=real.view._replace(waiting=waiting))
     with sampled(node.node, forked):
         status, _, body = node.ask("/readyz")
         assert (status, json.loads(body)["reasons"][0].split(":")[0]) == (503, "forked")
@@ -123,8 +122,7 @@ def test_a_forked_node_is_named_by_page_probe_and_metric(node):
         assert node.metric("rt_forked") == 1
     answers = {"n2": {"forked": {"position": "0.0.7"}, "role": "follower"}}
     two = replace(real.view.engine, members={**real.view.engine.members, "n2": Seat(1)})
-    tick = replace(real.view.tick, engine=two)
-    sample = replace(real, view=real.view._replace(tick=tick))
+    sample = replace(real, view=real.view._replace(engine=two))
     other = overview(sample, node.node.settings, answers, "")["nodes"][1]
     assert (other["role"], "differs from 0.0.7 on" in other["trouble"]) == ("forked", True)
 
@@ -448,8 +446,7 @@ def test_what_another_node_answers_cannot_break_the_page(node):
     sample, settings = node.node.lookout.sample, node.node.settings
     members = {name: Seat(1) for name in ("n1", "n2", "n3")}
     engine = replace(sample.view.engine, members=members)
-    tick = replace(sample.view.tick, engine=engine)
-    sample = replace(sample, view=sample.view._replace(tick=tick))
+    sample = replace(sample, view=sample.view._replace(engine=engine))
     answers = {
         "n2": {"role": 7, "messages": "many", "clients": [3, {"kind": "pull", "peer": []}]},
         "n3": {"role": "<b>", "messages": -1, "disk_free": 1 << 90, "clients": "x"},
@@ -500,8 +497,7 @@ def test_a_node_that_is_behind_since_its_disk_is_full_does_not_call_the_stream_b
     full = replace(sample.disk, available=2 << 20, reserve=1 << 20, takes_data=False)
     for leader, level in (("n2", "degraded"), ("n1", "broken")):
         engine = replace(sample.view.engine, members=members, leader=leader)
-        tick = replace(sample.view.tick, engine=engine)
-        view = sample.view._replace(tick=tick)
+        view = sample.view._replace(engine=engine)
         shown_page = overview(
             replace(sample, view=view, disk=full, stalled=("merge jfk",)), settings, {}, ""
         )

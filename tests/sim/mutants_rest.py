@@ -51,7 +51,7 @@ def nothing_ends_a_rest() -> list[Patch]:
 @resting
 def a_return_ends_no_rest() -> list[Patch]:
     """A leader that is idle without a member stays idle, whatever that member sends."""
-    return [rewritten(Duties, "_is_loud", "has_returned = bool(away)", "has_returned = False")]
+    return [rewritten(Duties, "_look_at_rest", "if rest.away and not is_loud:", "if False:")]
 
 
 @resting

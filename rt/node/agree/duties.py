@@ -4,7 +4,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rt.errors import (
@@ -24,7 +24,7 @@ from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.fork_watch import ForkWatch
 from rt.node.agree.idle_policy import IdlePolicy
 from rt.node.agree.keep_up import KeepUp
-from rt.node.agree.view import NodeView, TickView, Waiting
+from rt.node.agree.view import NodeView, Waiting
 from rt.node.ingest.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.ingest.dropped_copies import bind_copies, drop_copies
 from rt.node.ingest.missing_sessions import MissingSessions
@@ -136,8 +136,8 @@ class Duties:
         self._ports = ports
         self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
-        self._wanting = MissingSessions(member, ports.sessions, timing.patience, timing.look_s)
-        self._next_tick_s = float("-inf")
+        self._wanting = MissingSessions(member, ports.sessions, timing.patience)
+        self._next_tick_s = self._next_look_s = float("-inf")
         self.idle_policy = IdlePolicy(
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
@@ -147,8 +147,9 @@ class Duties:
         self._forks = ForkWatch(member, ports.refuse)
         self._seal: str | None = None
         self._lines = RepeatedLines(_log)
-        status = member.engine.status()
-        self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
+        self._status = status = member.engine.status()
+        self._waiting = self._look_at(_undecided(status, status.last))
+        self._agreed_ns: tuple[int, ...] = ()
         member.handlers[WANT] = self._take_want
         self._serve()
 
@@ -157,29 +158,31 @@ class Duties:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            mail: what arrived since the last step; emptied.
+            mail: what arrived since the last step.
 
         Raises:
             OSError: the disk of the journal or of the merged log failed.
             CorruptLog: a log is damaged, and no other node has its contents.
             WriterFailed: this node was removed from the cluster, or is an older copy of itself.
         """
-        copies, ports, rest = self._copies, self._ports, self.idle_policy
+        copies, ports, rest, watch = self._copies, self._ports, self.idle_policy, self._ports.watch
+        member = self._member
         if copies.dropped or copies.owned or ports.sessions.is_removing:
             self._follow_lives()
-        is_loud = self._is_loud(mail)
-        self._member.holdings.presence.now_s = now_s  # steps at rest are far apart
-        self._take(mail)
+        member.holdings.presence.now_s = now_s  # steps at rest are far apart
+        self._take(now_s, mail)
         # A report is answered with another: so nodes at rest step together, and report once in
         # `rest_s`, not once for each of them.
         early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
         is_tick = now_s >= self._next_tick_s - early_s
-        if is_tick or mail.synced or mail.is_stirred or ports.watch.is_called:
-            ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
+        # Sessions are opened before their first messages are merged, also by a new leader.
+        is_called = watch.fresh or watch.led != member.engine.leads
+        if is_called or is_tick or mail.synced or mail.is_stirred:
+            watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
             for _ in range(rest.ticks):
-                self._member.tick()
+                member.tick()
         self._advance(now_s, mail, is_tick=is_tick)
         if copies.dropped or copies.owned or ports.sessions.is_removing:
             self._follow_lives()  # before a snapshot covers it
@@ -189,25 +192,27 @@ class Duties:
             ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-        if is_tick or rest.is_resting or (is_loud and rest.is_quiet):
-            self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
-        execution = self._member.execution
+        if is_tick or rest.is_resting or rest.is_quiet:
+            self._look_at_rest(now_s, mail, is_tick=is_tick)
+        execution = member.execution
         has_more = execution.queue and execution.can_continue and now_s >= self._merge_again_s
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
-    def _is_loud(self, mail: Mail) -> bool:
-        """Whether mail came that ends a rest, or a member that was away has returned."""
-        if mail.synced or mail.received or mail.orders or mail.damaged or mail.gone:
-            return True
-        away = self.idle_policy.away
-        has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
-        return has_returned or mail.is_stirred
+    def _look_at_rest(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
+        """Schedule the next tick: later while the stream is quiet, and much later at rest.
 
-    def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
-        """Schedule the next tick: later while the stream is quiet, and much later at rest."""
-        before, timing = self.idle_policy.ticks, self._timing
-        self.idle_policy.look(now_s, is_loud=is_loud)
-        ticks = self.idle_policy.ticks
+        Most mail ends a rest, and a message of a member that was away does.
+        """
+        rest, timing = self.idle_policy, self._timing
+        is_loud = bool(mail.synced or mail.received or mail.orders or mail.damaged or mail.gone)
+        is_loud = is_loud or mail.is_stirred
+        if rest.away and not is_loud:
+            is_loud = any(sender in rest.away for sender, _ in mail.heard)
+        if not (is_loud or is_tick or rest.is_resting):
+            return
+        before = rest.ticks
+        rest.look(now_s, is_loud=is_loud)
+        ticks = rest.ticks
         if is_tick or ticks != before:
             rest_s, tick_s = timing.rest_s, timing.tick_s
             if not self._member.holdings.others:
@@ -232,26 +237,26 @@ class Duties:
         """Return the state for other threads; `step` returns it as well."""
         member, ledger = self._member, self._executor.ledger
         engine, has_queue = member.engine, bool(member.execution.queue)
-        if self._shown.engine.leader != engine.leader:
-            self._shown = replace(self._shown, engine=engine.status())
+        if self._status.leader != engine.leader:
+            self._status = engine.status()
         # A full disk may leave an instruction half executed: a latest read that must follow it
         # is not answered yet.
         executed = ledger.index - self._executor.is_half_done
         return NodeView(
-            self._shown, engine.leads, executed, ledger.end, ledger.number, ledger.time_ns,
-            ledger.digest, ledger.archived_to, ledger.notes,
+            self._status, self._waiting, self._agreed_ns, engine.leads, executed, ledger.end,
+            ledger.number, ledger.time_ns, ledger.digest, ledger.archived_to, ledger.notes,
             has_queue or member.proposals.undecided is not None,
             has_queue or self._executor.lacks_log, member.proposals.carries,
         )  # fmt: skip
 
-    def _take(self, mail: Mail) -> None:
+    def _take(self, now_s: float, mail: Mail) -> None:
         member = self._member
         for session in mail.synced:
             held = self._ports.sessions.copy_as_of(session, self._executor.ledger.index)
             if held is not None:  # it may have been set aside
                 member.hold(session, held.durable)
-        for session in mail.received:
-            member.receive(session)
+        if mail.received and member.engine.leads:
+            member.proposals.waiting.notice(mail.received)
         for sender, data in mail.heard:
             try:
                 member.hear(sender, data)
@@ -260,7 +265,7 @@ class Duties:
             except PeerError as error:
                 self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
             except Diverged as difference:
-                self._forks.take(difference)
+                self._forks.take(now_s, difference)
         for each in mail.gone:  # after their last messages
             member.gone(each)
         for term, instruction in mail.orders:
@@ -276,26 +281,28 @@ class Duties:
             self._member.order(instruction)
 
     def _tick(self, now_s: float) -> None:
-        member, before = self._member, self._shown.waiting
-        status = member.engine.status()
-        waiting = self._look_at(_undecided(status, before.undecided))
+        member, before = self._member, self._waiting
+        self._status = status = member.engine.status()
+        self._waiting = waiting = self._look_at(_undecided(status, before.undecided))
+        self._agreed_ns = tuple(member.proposals.agreed_ns)
         for session, stuck in waiting.stuck.items():
             self._report_stuck(session, stuck, is_new=session not in before.stuck)
-        self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
-        self._forks.look(now_s, member.engine.fork)
-        self._look_at_seal(member.executor.ledger.notes)
-        self._lines.flush()
-        if not self._ports.is_full():  # else a session that is asked for would be refused
-            self._wanting.turn(now_s, waiting.missing)
+        if member.engine.fork is not None:
+            self._forks.look(now_s, member.engine.fork)
+        if self._executor.ledger.notes.get(SEALED_NOTE) != self._seal:
+            self._look_at_seal(self._executor.ledger.notes)
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + self._timing.look_s
+            self._lines.flush()
+            if not self._ports.is_full():  # else a session that is asked for would be refused
+                self._wanting.look(waiting.missing)
         self._ports.snapshots.turn(now_s)
         self._executor.rest()
 
     def _look_at_seal(self, notes: Mapping[str, str]) -> None:
         """Refuse readers while another cluster is the one that continues the log."""
-        text = notes.get(SEALED_NOTE)
-        if text != self._seal:
-            self._seal = text
-            self._ports.turn_away(moved_away(notes))
+        self._seal = notes.get(SEALED_NOTE)
+        self._ports.turn_away(moved_away(notes))
 
     def _report_stuck(self, session: str, stuck: Stuck, *, is_new: bool) -> None:
         """Log why a session is not merged; refuse its publisher if it never can be."""
@@ -306,55 +313,55 @@ class Duties:
             held.refuse(Refused(stuck.code, stuck.words))
 
     def _look_at(self, undecided: int) -> Waiting:
-        greeting = self._member.greeting
+        greeting, execution = self._member.greeting, self._member.execution
         return Waiting(
-            self._member.execution.missing, self._keep_up.copy, greeting.waits_for, undecided,
-            greeting.finding, self._forks.found, dict(self._member.proposals.stuck), self._paused,
-            dict(self._member.unheard), self._member.proposals.unreadable,
+            execution.missing if execution.queue else None, self._keep_up.copy,
+            greeting.waits_for, undecided, greeting.finding, self._forks.found,
+            dict(self._member.proposals.stuck), self._paused, dict(self._member.unheard),
+            self._member.proposals.unreadable,
         )  # fmt: skip
 
     def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
-        """Handle reported damage, then let the member propose, persist and merge."""
+        """Handle reported damage, then let the member propose, persist and merge if it can."""
         if mail.verdicts:
             self._member.take_verdicts(mail.verdicts)
-        while mail.damaged:
-            self._take_report(mail.damaged.popleft())
+        for found in mail.damaged:
+            self._take_report(found)
+        may_merge = now_s >= self._merge_again_s
         try:
-            merged = self._run(now_s)
-            if merged or mail.synced:
-                for session in dict.fromkeys([*mail.synced, *merged]):
-                    self._confirm(session)
+            try:
+                merged = self._member.run() if may_merge else self._run_suspended()
+            except OSError as error:
+                self._pause(now_s, error)
+                merged = self._run_suspended()
+            else:
+                if self._paused and may_merge:
+                    self._resume()
+            for session in dict.fromkeys([*mail.synced, *merged]):
+                self._confirm(session)
             if is_tick and self._member.holdings.others:
                 self._keep_up.turn(
                     now_s, is_forked=self._forks.found is not None,
                     is_full=self._ports.is_full(), paused=self._paused,
                 )  # fmt: skip
         except Diverged as difference:
-            self._forks.take(difference)
+            self._forks.take(now_s, difference)
         except CorruptLog as damage:
             self._mend(damage)
 
-    def _run(self, now_s: float) -> list[str]:
-        """Propose, persist, reply and merge; skip merging while the disk is full."""
-        if now_s >= self._merge_again_s:
-            try:
-                merged = self._member.run()
-            except DiskFailed:
-                raise  # the disk's state is unknown now; a restart reads it
-            except OSError as error:
-                self._merge_again_s = now_s + _FULL_DISK_S
-                self._pause(error)
-            else:
-                if self._paused:
-                    self._resume()
-                return merged
+    def _run_suspended(self) -> list[str]:
+        """Propose, persist and reply, but merge nothing: the disk is full."""
         was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
             return self._member.run()
         finally:
             self._member.execution.suspended = was_suspended
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, now_s: float, error: OSError) -> None:
+        """Merge again later, unless the error is of another disk, or leaves this one unknown."""
+        if isinstance(error, DiskFailed) or now_s < self._merge_again_s:
+            raise error
+        self._merge_again_s = now_s + _FULL_DISK_S
         why = spoken(error)
         if not error.filename:
             why = f"{self._executor.appender.directory}: {why}"

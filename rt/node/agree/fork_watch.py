@@ -44,27 +44,26 @@ class ForkWatch:
         self.found: FoundFork | None = None
         self._member = member
         self._refuse = refuse
-        self._now_s = 0.0
 
-    def look(self, now_s: float, fork: Fork | None) -> None:
-        """Record the time, and a fork that the consensus has found."""
-        self._now_s = now_s
-        if fork is not None and self.found is None:
+    def look(self, now_s: float, fork: Fork) -> None:
+        """Record a fork that the consensus has found."""
+        if self.found is None:
             appender = self._member.executor.appender
             self._stop(
+                now_s,
                 first_range_from(appender.disk, appender.directory, fork.index),
                 f"entry {fork.index} is committed here, and is another one in the log of "
                 f"{fork.leader}, which leads term {fork.term}",
             )
 
-    def take(self, difference: Diverged) -> None:
+    def take(self, now_s: float, difference: Diverged) -> None:
         """Record that the merged log here differs from the others'."""
         if self.found is None:
-            self._stop(difference.position, difference.reason)
+            self._stop(now_s, difference.position, difference.reason)
 
-    def _stop(self, position: Position, reason: str) -> None:
+    def _stop(self, now_s: float, position: Position, reason: str) -> None:
         member = self._member
-        self.found = FoundFork(self._now_s, position, reason)
+        self.found = FoundFork(now_s, position, reason)
         member.execution.suspended = True
         words = (
             f"FORKED: the merged log of {member.name} is not what the nodes agreed on, from "

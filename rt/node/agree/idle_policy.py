@@ -62,6 +62,7 @@ class IdlePolicy:
         self._place: Quiescence | None = None
         self._since_s = float("inf")  # since when it has been calm at that place
         self._quiet_s = float("inf")  # when something last happened
+        self._is_shown = False  # whether others are told of that place
         self.is_quiet = True  # nothing was under way at the last look; else noise changes nothing
         self.is_resting = False
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
@@ -79,8 +80,12 @@ class IdlePolicy:
         place = self._calm_place() if is_quiet else None
         if place is None or place != self._place:
             self._place, self._since_s = place, now_s
-        self.away = frozenset() if place is None else self._member.engine.away
-        self.is_resting = self._may_rest(now_s)
+        if place is not None:
+            self.away = self._member.engine.away
+            self.is_resting = self._may_rest(now_s)
+        else:
+            self.away, self.is_resting = frozenset(), False
+            self._show(None)
         self.ticks = self._easy_ticks if now_s - self._quiet_s >= _QUIET_S else 1
         if self.is_resting:
             self.ticks = 0
@@ -94,7 +99,7 @@ class IdlePolicy:
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)
         if not others:
-            return place is not None
+            return True
         is_due = self._is_due(now_s)
         heard = self._pulse.heard() if is_due else {}
         there = {name for name in others & heard.keys() if heard[name] == place}
@@ -102,15 +107,18 @@ class IdlePolicy:
             is_shown, is_enough = is_due, others - (self.away - heard.keys()) <= there
         else:
             is_shown = is_enough = engine.leader in there
-        self._pulse.show(place if is_shown else None)
+        self._show(place if is_shown else None)
         if is_due and is_enough:
             engine.vouch(there)
         return is_due and is_enough
 
+    def _show(self, place: Quiescence | None) -> None:
+        if self._is_shown or place is not None:
+            self._pulse.show(place)
+            self._is_shown = place is not None
+
     def _is_due(self, now_s: float) -> bool:
         """Whether it has been calm for long enough, with every copy up to date."""
-        if self._place is None:
-            return False
         calm_s = self._calm_s if self._member.engine.leads else self._calm_s / 2
         if now_s - self._since_s < calm_s:
             return False
@@ -123,12 +131,11 @@ class IdlePolicy:
     def _is_busy(self) -> bool:
         """Whether something is in progress."""
         member = self._member
-        return (
-            member.is_executing
-            or member.proposals.has_orders
-            or member.execution.can_continue
+        return bool(
+            member.execution.queue
+            or member.proposals.undecided
+            or member.proposals.orders
             or member.execution.suspended
-            or member.execution.missing is not None
             or member.executor.lacks_log
         )
 

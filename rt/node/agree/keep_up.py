@@ -63,6 +63,7 @@ class KeepUp:
         self._copy_log = copy_log
         self._missing_s = missing_s
         self._missing_since_s: float | None = None
+        self._hesitates = False
         self._is_over = False  # whether the copy was asked to end
         self._next_hand_over_s = float("-inf")
         self._hand_overs = 0
@@ -79,10 +80,11 @@ class KeepUp:
             paused: why the merged log cannot be written now; "" if it can.
         """
         executor, engine = self._member.executor, self._member.engine
-        is_copying = self.copy is not None
-        engine.hesitate(
-            yes=is_forked or is_full or bool(paused) or is_copying or executor.lacks_log
-        )
+        is_copying, lacks_log = self.copy is not None, executor.lacks_log
+        hesitates = is_forked or is_full or bool(paused) or is_copying or lacks_log
+        if hesitates != self._hesitates:
+            self._hesitates = hesitates
+            engine.hesitate(yes=hesitates)
         if is_copying or is_forked:
             self._hand_over(now_s, [peer.name for peer in engine.status().peers if peer.counts])
         elif paused:
@@ -90,7 +92,7 @@ class KeepUp:
         if self.copy is not None:
             if self._has_ended(self.copy):
                 self._resume(is_forked=is_forked)
-        elif not is_forked and (executor.lacks_log or self._waited_too_long(now_s)):
+        elif not is_forked and (lacks_log or self._waited_too_long(now_s)):
             self._start()
 
     def _further(self) -> list[str]:
@@ -146,7 +148,8 @@ class KeepUp:
         return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:
-        if self._member.execution.missing is None:
+        execution = self._member.execution
+        if not execution.queue or execution.missing is None:
             self._missing_since_s = None
             return False
         if self._missing_since_s is None:

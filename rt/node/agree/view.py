@@ -44,26 +44,13 @@ class Waiting:
     unreadable: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TickView:
-    """TickView: the part of the view that is refreshed once a tick, since it costs a little.
-
-    Attributes:
-        engine: the engine's status.
-        waiting: what keeps the node from merging.
-        agreed_ns: commit times of the last instructions, in ns.
-    """
-
-    engine: Status
-    waiting: Waiting
-    agreed_ns: tuple[int, ...] = ()
-
-
 class NodeView(NamedTuple):
     """NodeView: what other threads may read of a node's sequencing; never changed once made.
 
     Attributes:
-        tick: the part that is refreshed once a tick.
+        engine: the engine's status, as of the last tick or change of leader.
+        waiting: what keeps the node from merging, as of the last tick.
+        agreed_ns: commit times of the last instructions, in ns, as of the last tick.
         leads: whether this node leads.
         executed: the last instruction executed.
         end: the end of the merged log.
@@ -78,7 +65,9 @@ class NodeView(NamedTuple):
         carries: whether instructions carry small updates, which are then synced later.
     """
 
-    tick: TickView
+    engine: Status
+    waiting: Waiting
+    agreed_ns: tuple[int, ...]
     leads: bool
     executed: int
     end: Position
@@ -90,16 +79,6 @@ class NodeView(NamedTuple):
     is_executing: bool
     is_behind: bool
     carries: bool
-
-    @property
-    def engine(self) -> Status:
-        """The engine's status, as of the last tick or change of leader."""
-        return self.tick.engine
-
-    @property
-    def waiting(self) -> Waiting:
-        """What keeps the node from merging, as of the last tick."""
-        return self.tick.waiting
 
     @property
     def is_whole(self) -> bool:

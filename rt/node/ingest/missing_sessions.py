@@ -15,33 +15,28 @@ _log: Final = logging.getLogger("rt.node")
 class MissingSessions:
     """MissingSessions: asks nodes that hold what this one lacks, repeating each request."""
 
-    def __init__(self, member: Member, sessions: Inboxes, patience: int, look_s: float) -> None:
+    def __init__(self, member: Member, sessions: Inboxes, patience: int) -> None:
         """Prepare.
 
         Args:
             member: asks the other nodes.
             sessions: the copies on this node.
             patience: number of searches without growth before a session is asked for.
-            look_s: time between two searches.
         """
         self._member = member
         self._sessions = sessions
         self._wants = Wants(patience)
-        self._look_s = look_s
-        self._next_look_s = float("-inf")
         self._asked: dict[str, str] = {}  # by session, the node last asked
 
-    def turn(self, now_s: float, missing: tuple[str, Position] | None) -> None:
-        """Ask for sessions that did not arrive, if a search is due.
+    def look(self, missing: tuple[str, Position] | None) -> None:
+        """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
-            now_s: a monotonic clock, in seconds.
             missing: as `Execution.missing` says.
         """
         member = self._member
-        if now_s < self._next_look_s or not member.holdings.others:
+        if not member.holdings.others:
             return
-        self._next_look_s = now_s + self._look_s
         asked = self._wants.look(
             member.holdings,
             member.executor.ledger,

@@ -71,7 +71,7 @@ def node_status(
         "durability": LATE if is_late else "synced by a majority before it is merged",
         "loses_confirmed_on_power_cut": is_late,
         **waiting_fields(waiting),
-        "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
+        "agreement_ms": _milliseconds(sorted(view.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
         "sealed": _sealed(view),

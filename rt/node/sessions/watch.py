@@ -41,6 +41,11 @@ class SessionWatch:
     The leader measures silence with its monotonic clock, from when a majority has reported to it.
     How long a session has been closed is measured by the agreed time of the instruction that closed
     it. Executing an instruction reads no clock. Only the thread that steps the duties calls it.
+
+    Attributes:
+        fresh: sessions that may not be opened yet. While there are any, or another node leads, a
+            turn is due before anything is merged: a session is opened before its first message.
+        led: whether this node led at the last turn.
     """
 
     def __init__(self, member: Member, sessions: Inboxes, clock: Retention) -> None:
@@ -58,9 +63,9 @@ class SessionWatch:
         self._next_look_s = float("-inf")
         self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # leader, and last report
         self._reported_s = float("-inf")
-        self._led = False
+        self.led = False
         self._has_news = False  # whether anything changed since the last check
-        self._fresh: dict[str, None] = {}  # sessions that may not be opened yet
+        self.fresh: dict[str, None] = {}
         self._silent_s: dict[str, float] = {}  # since when nothing pushes a session
         self._due: dict[str, Due] = {}  # sessions to expire
         self._ordered: Lives | None = None  # the last order; the next one follows its execution
@@ -78,15 +83,7 @@ class SessionWatch:
 
         Also true if publishers came or went, here or at another node, since the last check.
         """
-        return bool(self._has_news or self._fresh or self._silent_s or self._due)
-
-    @property
-    def is_called(self) -> bool:
-        """Whether a turn has something to do: sessions wait to be opened, or another node leads.
-
-        A session is opened before its first message is merged, so its messages wait as well.
-        """
-        return bool(self._fresh) or self._led != self._member.engine.leads
+        return bool(self._has_news or self.fresh or self._silent_s or self._due)
 
     def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
         """Check all sessions if it is time; open new ones at once.
@@ -99,24 +96,24 @@ class SessionWatch:
         self._now_s, member = now_s, self._member
         self._has_news = self._has_news or is_stirred
         self._presence.now_s = now_s
-        led, self._led = self._led, member.engine.leads
-        if self._led and not led:
+        led, self.led = self.led, member.engine.leads
+        if self.led and not led:
             self._presence.forget()
-        is_time = now_s >= self._next_look_s or (self._led and not led)
+        is_time = now_s >= self._next_look_s or (self.led and not led)
         if is_time:
             self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
             self._has_news = False
             self._see_own()
             self._report()
-        if not self._led:
+        if not self.led:
             if is_time or led:
-                self._fresh, self._silent_s, self._due = {}, {}, {}
+                self.fresh, self._silent_s, self._due = {}, {}, {}
             return
         if changed:
             opened = self._opened
             new = [each for each in changed if not _is_bound(opened.get(each))]
-            self._fresh.update(dict.fromkeys(new))
-        if (is_time or self._fresh) and not (
+            self.fresh.update(dict.fromkeys(new))
+        if (is_time or self.fresh) and not (
             member.proposals.is_under_way(self._ordered) or member.execution.suspended
         ):
             self._order(self._look() + self._openings() if is_time else self._openings())
@@ -137,7 +134,7 @@ class SessionWatch:
             if (by := _pusher(copy)) is not None:
                 own[session] = by
             if not _is_bound(opened.get(session)):
-                self._fresh[session] = None
+                self.fresh[session] = None
         self._presence.own = own
 
     def _hear(self, sender: str, body: bytes) -> None:
@@ -164,12 +161,12 @@ class SessionWatch:
     def _openings(self) -> list[Life]:
         """Open sessions that are pushed or held but not open yet; resume those that were reset."""
         found = dict[str, Pushed]()
-        for session in self._fresh:
+        for session in self.fresh:
             may_begin = (by for by in self._candidates(session) if self._may_begin(session, by))
             if (by := next(may_begin, None)) is not None:
                 found[session] = by
         opened = self._opened
-        self._fresh = dict.fromkeys(found)  # until they are open: an order may get lost
+        self.fresh = dict.fromkeys(found)  # until they are open: an order may get lost
         return [
             self._life(_RESUMED if each in opened else _OPENED, each, by)
             for each, by in [*found.items()][:LIVES_MAX]
@@ -197,7 +194,7 @@ class SessionWatch:
         member, opened = self._member, self._opened
         reports = self._presence.reports(member.holdings.others)
         unbound = (each for report in reports for each in report if not _is_bound(opened.get(each)))
-        self._fresh.update(dict.fromkeys(unbound))
+        self.fresh.update(dict.fromkeys(unbound))
         if not member.holdings.hears_publishers:
             self._silent_s, self._due = {}, {}
             return []
