@@ -20,7 +20,7 @@ from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.proposals import Proposals
-from sequencer.raft.consensus import Entry, PeerMessage, Ready, UnheardError
+from sequencer.raft.consensus import Entry, Ready, UnheardError
 from sequencer.raft.engine import Raft
 from sequencer.raft.starts import Reach
 from sequencer.reading import LatestReads
@@ -44,8 +44,11 @@ class Member:
     """Member: does a node's sequencing work when called.
 
     It has no thread, clock or socket of its own, so a simulation drives it as a node does. One
-    thread at a time may call it, except that any thread may use `order`, `has_orders` and
-    `is_executing`; `reads` states its own rules.
+    thread at a time may call it, except that any thread may use `order`; `reads` states its own
+    rules.
+
+    Attributes:
+        transmit: sends a message to a member; may lose it. Set before the first call.
     """
 
     def __init__(
@@ -58,8 +61,8 @@ class Member:
         greeting: RestartCheck,
         executor: Executor,
         planner: Planner,
-        send: Callable[[str, bytes], None],
         now_ns: Callable[[], int],
+        send: Callable[[str, bytes], None] = lambda _member, _data: None,
         readers: Readers = NO_READERS,
         hand_over_ticks: int = HAND_OVER_TICKS,
         dial: Dial = lambda _addresses: None,
@@ -76,8 +79,8 @@ class Member:
             greeting: the restart check; this node joins the consensus once it is over.
             executor: started from the same snapshot.
             planner: reads this node's copies of sessions.
-            send: sends a message to a member; may lose it.
             now_ns: the clock for merge times.
+            send: becomes `transmit`.
             readers: readers of the merged log on this node.
             hand_over_ticks: how long this node keeps leading while a majority holds bytes that it
                 lacks.
@@ -92,7 +95,8 @@ class Member:
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self.greeting, self.executor = greeting, executor
         self._journal = journal
-        self._send = send
+        self.transmit = send
+        self._has_joined = False  # the restart check is over
         self.execution = Execution(executor, self.holdings, readers, lone)
         self.proposals = Proposals(
             engine, self.holdings, self.execution, planner, now_ns, lone=lone
@@ -109,11 +113,6 @@ class Member:
     def is_alone(self) -> bool:
         """Whether there is no other member; safe from any thread."""
         return not self.engine.members.keys() - {self.name}
-
-    @property
-    def is_executing(self) -> bool:
-        """Whether a proposed or committed instruction is not executed here yet."""
-        return bool(self.execution.queue) or self.proposals.undecided is not None
 
     def hold(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
@@ -139,7 +138,8 @@ class Member:
         try:
             if kind != CONSENSUS:
                 self._take(kind, sender, body)
-            elif self.greeting.is_over:
+            elif self._has_joined or self.greeting.is_over:
+                self._has_joined = True
                 self.engine.step(sender, body)
         except UnheardError:
             name = sender if sender in self.unheard or len(self.unheard) < _UNHEARD_MAX else ""
@@ -218,7 +218,7 @@ class Member:
 
     def send(self, member: str, kind: bytes, body: bytes) -> None:
         """Send a message to another member's handler for its kind; it may be lost."""
-        self._send(member, kind + body)
+        self.transmit(member, kind + body)
 
     def run(self) -> list[str]:
         """Do all pending work; return the sessions merged further, or whose copies passed a check.
@@ -232,8 +232,9 @@ class Member:
         engine, execution, proposals = self.engine, self.execution, self.proposals
         if execution.copies.unchecked:
             execution.copies.check()
-        if self.membership.follow():
-            self.executor.alone = self.is_alone
+        membership = self.membership
+        if engine.members is not membership.followed or not membership.is_settled:
+            self._follow()
         if engine.leader != self._leader or self.holdings.unreported:
             self._report_changes()
         while True:
@@ -252,15 +253,19 @@ class Member:
             self._greet()
         return execution.take_sessions()
 
+    def _follow(self) -> None:
+        if self.membership.follow():
+            self.executor.alone = self.is_alone
+
     def _take_ready(self, ready: Ready) -> None:
         """Speak early, persist and speak; execute first what a reader here waits for.
 
         The leader can do with the reply of another member meanwhile.
         """
-        if ready.entries or ready.snapshot is not None:
-            self.membership.follow()  # before anything is sent to a member that is new
-        if ready.early:
-            self._post(ready.early)
+        if self.engine.members is not self.membership.followed:
+            self._follow()  # before anything is sent to a member that is new
+        for message in ready.early:
+            self.transmit(message.to, CONSENSUS + message.data)
         settled: Sequence[Entry] = ()
         if ready.committed and self.execution.readers.are_there():
             settled = ready.settled
@@ -290,8 +295,8 @@ class Member:
         if ready.entries or ready.must_persist:
             self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
         self.engine.persisted(ready)
-        if ready.messages:
-            self._post(ready.messages)
+        for message in ready.messages:
+            self.transmit(message.to, CONSENSUS + message.data)
         if ready.snapshot is not None:
             self.execution.restore(ready.snapshot)
         if len(ready.committed) > taken:
@@ -314,11 +319,11 @@ class Member:
         status = self.engine.status()
         self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
         for member in self.holdings.others:
-            self._send(member, _HELLO + self.greeting.hello(member))
+            self.transmit(member, _HELLO + self.greeting.hello(member))
 
     def _take_hello(self, sender: str, body: bytes) -> None:
         if self.greeting.take(sender, body):
-            self._send(sender, _HELLO + self.greeting.hello(sender))
+            self.transmit(sender, _HELLO + self.greeting.hello(sender))
         if self.greeting.finding and not self._took_part():
             self._journal.disown(self.greeting.finding)
 
@@ -341,7 +346,7 @@ class Member:
             self._report_all()
         is_led = self._leader and self._leader != self.name
         for report in self.holdings.changes() if is_led else ():
-            self._send(self._leader, self._holdings(report))
+            self.transmit(self._leader, self._holdings(report))
 
     def _report_all(self) -> None:
         for report in self.holdings.whole():
@@ -369,7 +374,7 @@ class Member:
         """Send this node's state: it was decided, so it is the same on every node."""
         state = self.execution.state()
         if state is not None:
-            self._send(member, _STATE + state)
+            self.transmit(member, _STATE + state)
 
     def _compare_digest(self, sender: str, body: bytes) -> None:
         position = self.execution.digests.conflict(body)
@@ -380,10 +385,6 @@ class Member:
                 f"the merged log differs from that of {sender} at or before this position",
             )
 
-    def _post(self, messages: Sequence[PeerMessage]) -> None:
-        for message in messages:
-            self._send(message.to, CONSENSUS + message.data)
-
     def _send_all(self, data: bytes) -> None:
         for member in self.holdings.others:
-            self._send(member, data)
+            self.transmit(member, data)

@@ -75,6 +75,11 @@ class Membership:
     dials and accepts the nodes of the newest configuration that a known voter announced. That
     configuration only decides whom to dial, greet and hear: votes, acknowledgements and holdings
     count by this node's own log.
+
+    Attributes:
+        doors: which nodes are admitted; replaced, never changed.
+        followed: the configuration that was adopted last.
+        is_settled: whether `follow` has nothing to do until the engine has another configuration.
     """
 
     def __init__(
@@ -100,15 +105,15 @@ class Membership:
         self._name = name
         self._engine, self._holdings, self._dial = engine, holdings, dial
         self.greeting = greeting
-        self._followed: Configuration | None = None
-        self._is_undecided = False
+        self.followed: Configuration | None = None
+        self.is_settled, self._is_undecided = False, False
         self._announced = Announced()  # the newest of other nodes
         self._dialled: dict[str, str] = {}
         self._leaving: dict[str, int] = {}  # announcements left by removed node
         self._departed = departed
         self._heard: dict[str, int] = {}  # when each known voter was last heard
         change = engine.last_change  # what the engine has before the first step
-        self.doors = Doors()  # replaced, never changed
+        self.doors = Doors()
         self._open_doors({**change.before, **change.now}, {})
 
     def follow(self) -> bool:
@@ -117,12 +122,10 @@ class Membership:
         Returns:
             Whether it changed.
         """
-        is_new = self._engine.members is not self._followed
-        if not (is_new or self._is_undecided or self._announced.sender):
-            return False  # the usual case, several times in every step
+        is_new = self._engine.members is not self.followed
         is_decided = self._is_undecided and not self._engine.last_change.before
         if is_new or is_decided or not self._believes(self._announced):
-            self._followed = self._engine.members
+            self.followed = self._engine.members
             if not self._believes(self._announced):
                 self._announced = Announced()
             self._apply()
@@ -230,6 +233,7 @@ class Membership:
         others = {**listed, **newest}
         others.pop(self._name, None)
         self._is_undecided = bool(change.before)
+        self.is_settled = announced.is_vouched and not self._is_undecided
         self._engine.announce(announced.place, announced.seats)
         self._holdings.follow(_voters(change.now), others)
         lists = [newest, change.before] if change.before and not is_behind else [newest]

@@ -144,11 +144,23 @@ class Proposals:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
+        if len(self.waiting.due) == 1 and not self.orders:
+            [session] = self.waiting.due
+            merge = self._lone.plan(
+                session, executor=self._execution.executor, planner=self._planner,
+                holdings=self._holdings, checked=self._execution.copies.checked,
+                time_ns=self._now_ns(),
+            )  # fmt: skip
+            if merge is not None:
+                self._order_was_last = False
+                if self._put_forward(merge, encode_merge(merge)):
+                    self.waiting.due.clear()  # what comes later is noticed when it comes
+                return
+        self._propose_next()
+
+    def _propose_next(self) -> None:
+        """Propose an order, or a merge of all sessions that are due."""
         ledger = self._execution.executor.ledger
-        if len(self.waiting.due) == 1 and not self.orders and (lone := self._lone_merge()):
-            if self._put_forward(lone, encode_merge(lone)):
-                self.waiting.due.clear()  # what comes later is noticed when it comes
-            return
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
         else:  # orders and merges alternate, so that neither delays the other
@@ -176,25 +188,13 @@ class Proposals:
         self._execution.executor.proposed = self._planner.carrier.frames
         return True
 
-    def _lone_merge(self) -> Merge | None:
-        """Plan what the only session that is due has received, if that is a small update."""
-        [session] = self.waiting.due
-        merge = self._lone.plan(
-            session, executor=self._execution.executor, planner=self._planner,
-            holdings=self._holdings, checked=self._execution.copies.checked,
-            time_ns=self._now_ns(),
-        )  # fmt: skip
-        if merge is not None:
-            self._order_was_last = False
-        return merge
-
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; this node's own proposal is not decoded.
 
         An unreadable entry is executed as a no-op and stops no node: all nodes decode alike, and a
         leader proposes only what it can read.
         """
-        if self.undecided is not None and self.undecided[0] == entry:
+        if self.undecided is not None and self.undecided[0] is entry:
             return Committed(*self.undecided)
         if entry.kind is not EntryKind.COMMAND:
             return Committed(entry, None)

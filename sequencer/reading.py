@@ -17,8 +17,11 @@ class LatestReads:
 
     Threads:
         The thread that drives the engine calls `ask` and `take`, and sets the index of a read; any
-        thread may call the rest. `_tickets` and `_waiting` are changed by single operations, each
+        thread may call the rest. `_tickets` and `waiting` are changed by single operations, each
         of one ticket, which is its reader's alone.
+
+    Attributes:
+        waiting: by ticket, the reads that may be waiting for other nodes.
     """
 
     def __init__(self, engine: Raft, first: int = 0) -> None:
@@ -31,17 +34,12 @@ class LatestReads:
         """
         self._engine = engine
         self._tickets = count(first + 1)
-        self._waiting: dict[int, _Waiting] = {}  # by ticket
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a read may be waiting for other nodes."""
-        return bool(self._waiting)
+        self.waiting: dict[int, _Waiting] = {}
 
     def open(self) -> int:
         """Return the ticket of a new read; the caller must `forget` it in any case."""
         ticket = next(self._tickets)
-        self._waiting[ticket] = _Waiting()
+        self.waiting[ticket] = _Waiting()
         return ticket
 
     def ask(self, ticket: int) -> None:
@@ -50,24 +48,24 @@ class LatestReads:
         Raises:
             Refused: `busy`, too many reads are waiting.
         """
-        if self._engine.leader and ticket in self._waiting:
+        if self._engine.leader and ticket in self.waiting:
             self._engine.read_index(ticket)
 
     def take(self, reads: Iterable[Read]) -> None:
         """Record the confirmed reads of a `Ready`."""
         for read in reads:
-            if (waiting := self._waiting.get(read.ticket)) is not None:
+            if (waiting := self.waiting.get(read.ticket)) is not None:
                 waiting.index = read.index
 
     def is_answered(self, ticket: int, executed: int) -> bool:
         """Whether a node that has executed up to `executed` may answer this read."""
-        waiting = self._waiting.get(ticket)
+        waiting = self.waiting.get(ticket)
         index = None if waiting is None else waiting.index
         return index is not None and index <= executed
 
     def forget(self, ticket: int) -> None:
         """Forget a read; a later confirmation is ignored."""
-        self._waiting.pop(ticket, None)
+        self.waiting.pop(ticket, None)
 
 
 class _Waiting:

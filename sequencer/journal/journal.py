@@ -204,6 +204,9 @@ class Journal:
         recovered: what the directory holds; made durable before this returns.
         cut_bytes: the length in bytes from which a snapshot rewrites the log.
         is_late: as in `open_journal`.
+
+    Attributes:
+        size: the log's size on disk, in bytes.
     """
 
     def __init__(
@@ -228,11 +231,7 @@ class Journal:
             base = recovered.snapshot.index, recovered.snapshot.term
         self._log.settle(scan.is_proven and not recovered.is_behind, *base)
         self._ballots = Ballots(disk, path, identity.directory, recovered.ballot)
-
-    @property
-    def size(self) -> int:
-        """The log's size on disk, in bytes."""
-        return self._log.end
+        self.size = self._log.end
 
     def persist(self, ready: Ready) -> None:
         """Make everything in `ready` durable; with `is_late`, entries are only written.
@@ -254,6 +253,7 @@ class Journal:
                 self._install(ready.snapshot)
             if ready.entries:
                 self._log.append(ready.entries)
+            self.size = self._log.end
         except OSError as error:
             raise self._fail(error) from error
 
@@ -266,6 +266,7 @@ class Journal:
             self._log.forget(snapshot.index)
             if self._log.end > self._cut_bytes:
                 self._log.rewrite(snapshot.index, snapshot.term)
+            self.size = self._log.end
         except OSError as error:
             raise self._fail(error) from error
 

@@ -78,11 +78,11 @@ def test_each_read_has_its_own_answer(reads):
 def test_a_forgotten_read_leaves_nothing_however_late_its_answer_comes(engine, reads):
     """The thread that asked has given up; its question may still be waiting for the node."""
     ticket = reads.open()
-    assert reads.is_waiting
+    assert reads.waiting
     reads.forget(ticket)
     reads.ask(ticket)
     reads.take([Read(ticket, 5)])
-    assert not reads.is_waiting
+    assert not reads.waiting
     assert not engine.asked
     assert not reads.is_answered(ticket, 9)
 
@@ -145,7 +145,7 @@ def test_a_read_of_a_term_that_has_ended_is_not_answered(engine, reads, later):
         await_latest(lambda: views[0], reads, wait)
     assert refused.value.code == "not-leader"
     assert engine.asked == [1]
-    assert not reads.is_waiting
+    assert not reads.waiting
 
 
 def test_a_follower_is_not_asked(engine, reads):
@@ -164,7 +164,7 @@ def test_a_wait_that_is_too_long_leaves_no_read(reads):
 
     with pytest.raises(Refused, match="no majority"):
         await_latest(view_of, reads, wait)
-    assert not reads.is_waiting
+    assert not reads.waiting
 
 
 COMPARED = Note(1, "policy", "new", note_digest("old"))
@@ -311,7 +311,7 @@ def test_a_leader_that_is_cut_off_does_not_answer_for_the_latest(cluster):
     assert refused.value.code in {"not-leader", "undecided"}
     assert cluster.ask(POLICY)["policy"]
     reads = [each.pipeline.member.reads for each in cluster.nodes.values()]
-    assert not any(each.is_waiting for each in reads)
+    assert not any(each.waiting for each in reads)
 
 
 @pytest.mark.parametrize("request_", [{"do": "roll"}, *UNCHANGED], ids=lambda each: each["do"])

@@ -26,7 +26,8 @@ def a_door(doors=None, notes=None, stream="flights", cluster=OURS, members=("n1"
     settings = SimpleNamespace(
         name="n1", stream=stream, cluster_id=cluster, member_names=list(members), certs="nowhere"
     )
-    return NodeDoor(settings, lambda: doors, lambda: notes if notes is not None else {})
+    view = SimpleNamespace(notes=notes if notes is not None else {})
+    return NodeDoor(settings, SimpleNamespace(doors=doors), SimpleNamespace(view=view))
 
 
 @pytest.mark.parametrize("greets", [True, False])
@@ -49,6 +50,31 @@ def test_a_certificate_of_an_earlier_version_names_no_cluster_and_is_let_in_unti
     assert f"rt certs renew n2 --cluster {OURS}" in strict.objection(node("n2"))
     assert strict.objection(node("n2", OURS)) == ""
     assert not notes
+
+
+def test_a_connected_node_is_judged_again_once_it_or_the_log_has_changed():
+    """Each of its messages asks, so it was admitted without a look while nothing changes."""
+    listed = frozenset({"n1", "n2", "n3"})
+    admits, removed = Doors(listed, listed, listed), Doors(departed=frozenset({"n2"}))
+    membership = SimpleNamespace(doors=admits)
+    sequencer = SimpleNamespace(view=SimpleNamespace(notes={}))
+    settings = SimpleNamespace(
+        name="n1", stream="flights", cluster_id=OURS, member_names=["n1"], certs="nowhere"
+    )
+    door, peer = NodeDoor(settings, membership, sequencer), node("n2")
+
+    def objection(peer, *, is_live=True):
+        return door.objection(peer, greets=True, is_live=is_live)
+
+    assert [objection(peer) for _ in range(2)] == ["", ""]
+    assert "another cluster" in objection(node("n2", "other"))
+    assert objection(peer, is_live=False) == ""
+    sequencer.view = SimpleNamespace(notes={CERTIFICATES_NOTE: OURS})
+    assert "names no cluster" in objection(peer)
+    renewed = node("n2", OURS)
+    assert [objection(renewed) for _ in range(2)] == ["", ""]
+    membership.doors = removed
+    assert "n2 was removed" in objection(renewed)
 
 
 def test_a_node_without_a_cluster_id_lets_its_own_name_in():

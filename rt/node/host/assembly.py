@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import Final
 
@@ -19,7 +19,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.execution.execution import Readers
 from sequencer.execution.executor import Executor
-from sequencer.journal.journal import Opened
+from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.starts import (
     NONCE_END,
     begin_start,
@@ -28,6 +28,7 @@ from sequencer.journal.starts import (
     write_departed,
     write_memories,
 )
+from sequencer.ledger.format_level import may_carry
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.membership import Dial
@@ -46,26 +47,24 @@ def build_member(
     directory: NodeDirectory,
     opened: Opened,
     *,
-    send: Callable[[str, bytes], None],
     readers: Readers,
     received: Callable[[str], Position],
     copy: Callable[[str], Appender | None],
     memory: FrameMemory,
-    may_carry: Callable[[], bool],
     dial: Dial,
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
+
+    What it sends is lost until `Member.transmit` is set.
 
     Args:
         settings: the node's settings.
         directory: holds the copies of sessions and the merged log.
         opened: the journal and the state it recovered.
-        send: sends a message to another member; may lose it.
         readers: readers of the merged log.
         received: returns the end to which a session is written here, durable or not.
         copy: returns what appends to a session's copy here.
         memory: for what was merged last.
-        may_carry: whether every member can read an instruction that carries bytes.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
@@ -80,24 +79,43 @@ def build_member(
         cluster=settings.founding_name, settings=agreement.timers,
     )  # fmt: skip
     _compare_members(settings, engine.members)
+    executor = Executor(
+        directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
+        received=received, alone=not engine.members.keys() - {settings.name}, memory=memory,
+    )  # fmt: skip
+    carrying = Carrying(executor, opened.journal) if agreement.carry else lambda: False
     return Member(
         settings.name,
         names,
         engine=engine,
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
-        executor=Executor(
-            directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
-            received=received, alone=not engine.members.keys() - {settings.name}, memory=memory,
-        ),
-        planner=Planner(
-            logs, received, lambda: may_carry() and opened.journal.size < JOURNAL_BYTES_MAX
-        ),
-        send=send,
+        executor=executor,
+        planner=Planner(logs, received, carrying),
         dial=dial,
         departed=_departed(directory, opened),
         now_ns=time.time_ns,
         readers=readers,
     )  # fmt: skip
+
+
+class Carrying:
+    """Carrying: whether instructions may carry small updates: asked several times a message.
+
+    Every member must be able to read them, and the journal have room for the bytes.
+    """
+
+    def __init__(self, executor: Executor, journal: Journal) -> None:
+        """Ask for the level of the executor's ledger, and the size of the journal."""
+        self._executor, self._journal = executor, journal
+        self._notes: Mapping[str, str] | None = None  # those that the level was last read from
+        self._is_level = False
+
+    def __call__(self) -> bool:
+        """Return whether they may now."""
+        notes = self._executor.ledger.notes
+        if notes is not self._notes:  # they are replaced, never changed
+            self._notes, self._is_level = notes, may_carry(notes)
+        return self._is_level and self._journal.size < JOURNAL_BYTES_MAX
 
 
 def _compare_members(settings: NodeSettings, members: Configuration) -> None:

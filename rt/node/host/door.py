@@ -7,10 +7,11 @@ from contextlib import suppress
 from rt.errors import Misuse, Refused
 from rt.net.authority.certificates import certificate_files, load_certificate
 from rt.net.authority.identity import PeerIdentity, identity_of
+from rt.node.agree.sequencer import NodeSequencer
 from rt.node.settings.node import NodeSettings
 from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Instruction, Note, note_digest
-from sequencer.membership import Doors
+from sequencer.membership import Doors, Membership
 from sequencer.peers.dialling import removed_words
 
 
@@ -23,25 +24,27 @@ class NodeDoor:
     def __init__(
         self,
         settings: NodeSettings,
-        doors: Callable[[], Doors],
-        notes: Callable[[], Mapping[str, str]],
+        membership: Membership,
+        sequencer: NodeSequencer,
     ) -> None:
         """Prepare.
 
         Args:
             settings: this node's settings.
-            doors: returns the nodes that the log admits.
-            notes: returns the agreed notes.
+            membership: knows the nodes that the log admits.
+            sequencer: its view has the agreed notes.
         """
-        self._settings, self._doors, self._notes = settings, doors, notes
+        self._settings, self._membership, self._sequencer = settings, membership, sequencer
+        # By name, a connected node that was admitted, and the doors and notes that admitted it.
+        self._admitted: dict[str, tuple[PeerIdentity, Doors, Mapping[str, str]]] = {}
 
     def is_member(self, name: str) -> bool:
         """Whether the log lists a node, or it is this one."""
-        return name == self._settings.name or name in self._doors().members
+        return name == self._settings.name or name in self._membership.doors.members
 
     def votes(self, name: str) -> bool:
         """Whether a node is a member that votes, or this one."""
-        return name == self._settings.name or name in self._doors().voters
+        return name == self._settings.name or name in self._membership.doors.voters
 
     def objection(self, peer: PeerIdentity, *, greets: bool = False, is_live: bool = False) -> str:
         """Return why a node is not admitted; "" if it is.
@@ -53,7 +56,19 @@ class NodeDoor:
             is_live: whether it is already connected. A removed node may learn of its removal on
                 an existing connection.
         """
-        doors, name = self._doors(), peer.name
+        doors, notes, name = self._membership.doors, self._sequencer.view.notes, peer.name
+        if not (greets and is_live):
+            return self._objection(peer, doors, greets=greets, is_live=is_live)
+        known = self._admitted.get(name)
+        if known is not None and known[0] is peer and known[1] is doors and known[2] is notes:
+            return ""  # the usual case, for each message
+        why = self._objection(peer, doors, greets=True, is_live=True)
+        if not why:
+            self._admitted[name] = peer, doors, notes
+        return why
+
+    def _objection(self, peer: PeerIdentity, doors: Doors, *, greets: bool, is_live: bool) -> str:
+        name = peer.name
         is_known = self.is_member(name) or (greets and name in doors.peers)
         if is_known or (greets and is_live and name in doors.leaving):
             return self.binding(peer)
@@ -70,7 +85,7 @@ class NodeDoor:
         if peer.clusters:
             is_ours = self._is_named_by(peer)
             return "" if is_ours else f"its certificate is of another cluster's node {peer.name}"
-        if CERTIFICATES_NOTE in self._notes():
+        if CERTIFICATES_NOTE in self._sequencer.view.notes:
             again = f"rt certs renew {peer.name} --cluster {self.cluster}"
             return f"its certificate names no cluster, as all others here do; use {again}"
         return ""
@@ -84,9 +99,9 @@ class NodeDoor:
             holders: by member, the identity in the certificate of its last connection.
             order: proposes an instruction; raises `Refused` unless this node leads.
         """
-        if not self._settings.cluster_id or CERTIFICATES_NOTE in self._notes():
+        if not self._settings.cluster_id or CERTIFICATES_NOTE in self._sequencer.view.notes:
             return
-        members = self._doors().members - {self._settings.name}
+        members = self._membership.doors.members - {self._settings.name}
         try:
             own = own_identity(self._settings)
         except (Misuse, OSError):

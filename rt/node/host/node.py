@@ -142,7 +142,6 @@ class Node:
         self._places = places = PeerAddresses(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
-            self._send,
             lambda node, session: self.relay.pass_on(node, session),
             lambda begin: CatchUp(
                 settings,
@@ -160,14 +159,14 @@ class Node:
             settings, directory, opened, links, self._ending, loop=port.loop, memory=port.frames
         )  # fmt: skip
         member, sequencer = self.pipeline.member, self.pipeline.sequencer
-        self._door = NodeDoor(
-            settings, lambda: member.membership.doors, lambda: sequencer.view.notes
-        )
+        self._door = NodeDoor(settings, member.membership, sequencer)
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._successions = self._make_successions(contexts.files, port.loop)
         self._lost = opened.damage
         self._levels = self._make_levels()
         self.peers = self._make_peers(pulse, port.loop)
+        if self.peers is not None:
+            member.transmit = self.peers.send
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self.port, self._pulse, self._is_whole = port, pulse, is_whole
         self._served = self._make_served(about)
@@ -462,10 +461,6 @@ class Node:
         view = self.pipeline.sequencer.view
         engine = view.engine
         return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
-
-    def _send(self, to: str, data: bytes) -> None:
-        if self.peers is not None:
-            self.peers.send(to, data)
 
     def _halt(self) -> None:
         self._pulse.leave()

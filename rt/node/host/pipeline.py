@@ -37,7 +37,6 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
-from sequencer.ledger.format_level import may_carry
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -50,12 +49,10 @@ class Links:
     """Links: how a pipeline reaches the other nodes.
 
     Attributes:
-        send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
         pass_on, copy_log, pulse: as in `Dependencies`.
         dial: takes the addresses of all other nodes, by name, whenever they change.
     """
 
-    send: Callable[[str, bytes], None]
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
     dial: Dial
@@ -112,10 +109,8 @@ class NodePipeline:
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
-            send=links.send, dial=links.dial, received=self.inboxes.received,
+            dial=links.dial, received=self.inboxes.received,
             copy=self.inboxes.appender_of, memory=memory,
-            may_carry=lambda: settings.agreement.carry
-            and may_carry(self.member.executor.ledger.notes),
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
@@ -188,7 +183,7 @@ class NodePipeline:
         self.sequencer.hear(sender, messages)
         if not can_wait(
             sender, messages, self.sequencer.view, is_pulled=self.feeds.has_readers,
-            is_reading=self.member.reads.is_waiting,
+            is_reading=bool(self.member.reads.waiting),
         ):  # fmt: skip
             self.sequencer.ring()
 
@@ -262,5 +257,7 @@ def can_wait(
         return not is_pulled
     if view.is_executing or is_reading or not (view.leads and is_plain_success(message)):
         return False
-    peers = view.engine.peers  # as of the last tick; one that lags more is sent more at once
-    return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
+    for each in view.engine.peers:  # as of the last tick; one that lags more is sent more at once
+        if each.name == sender:
+            return each.lag <= _LAG_MAX
+    return False
