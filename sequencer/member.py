@@ -273,8 +273,16 @@ class Member:
             if settled:
                 self._take_committed(settled)
                 self._execute()
-        finally:
-            self._perform(ready, len(settled))
+        finally:  # persist, then send, then execute the other committed entries
+            if ready.entries or ready.must_persist:
+                self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
+            self.engine.persisted(ready)
+            for message in ready.messages:
+                self.transmit(message.to, CONSENSUS + message.data)
+            if ready.snapshot is not None:
+                self.execution.restore(ready.snapshot)
+            if len(ready.committed) > len(settled):
+                self._take_committed(ready.committed[len(settled) :])
         if ready.reads:
             self.reads.take(ready.reads)
 
@@ -290,27 +298,17 @@ class Member:
             self._journal.save_snapshot(snapshot)
         self.execution.saved(plan)
 
-    def _perform(self, ready: Ready, taken: int) -> None:
-        """Persist, then send, then queue committed entries, except the first `taken`."""
-        if ready.entries or ready.must_persist:
-            self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
-        self.engine.persisted(ready)
-        for message in ready.messages:
-            self.transmit(message.to, CONSENSUS + message.data)
-        if ready.snapshot is not None:
-            self.execution.restore(ready.snapshot)
-        if len(ready.committed) > taken:
-            self._take_committed(ready.committed[taken:])
-
     def _take_committed(self, entries: Sequence[Entry]) -> None:
         self.execution.append(map(self.proposals.decode, entries))
-        self.proposals.committed(entries[-1].index)
+        if self.proposals.undecided is not None:
+            self.proposals.committed(entries[-1].index)
 
     def _execute(self) -> None:
         try:
             self.execution.run()
         finally:
-            self.proposals.executed(self.execution.done_index)
+            if self.proposals.undecided is not None or self.proposals.founding is not None:
+                self.proposals.executed(self.execution.done_index)
 
     # Messages between nodes
 

@@ -146,10 +146,27 @@ class Execution:
         Raises:
             OSError, CorruptLog: as `Executor.execute`.
         """
-        if not self.queue:
+        if len(self.queue) != 1 or self.suspended:
+            self._run_queue()
             return
-        if len(self.queue) == 1 and self._run_lone(*self.queue[0]):
+        entry, instruction = self.queue[0]
+        if (
+            not isinstance(instruction, Merge)
+            or entry.index <= self._adopted_index
+            or not self._lone.merge(entry, instruction, self.executor)
+        ):
+            self._run_queue()
             return
+        self.queue.popleft()
+        if self.executor.unproven:
+            self.copies.doubt(self.executor.take_unproven())
+        session = instruction.slices[0].session
+        self._sessions.append(session)
+        self.carried, self.done_index, self._lacked = {session}, entry.index, None
+        self.digests.remember(self.executor.ledger)
+        self.readers.notify()
+
+    def _run_queue(self) -> None:
         known, left = len(self._sessions), SLICE
         traffic = self.executor.traffic
         end_bytes = traffic.bytes + SLICE_BYTES
@@ -167,24 +184,6 @@ class Execution:
             self.digests.remember(self.executor.ledger)
         if len(self._sessions) > known:
             self.readers.notify()
-
-    def _run_lone(self, entry: Entry, instruction: Instruction | None) -> bool:
-        """Execute the only entry in the queue if it merges a small update of one session."""
-        if not isinstance(instruction, Merge) or self.suspended:
-            return False
-        if entry.index <= self._adopted_index:
-            return False
-        if not self._lone.merge(entry, instruction, self.executor):
-            return False
-        self.queue.popleft()
-        if self.executor.unproven:
-            self.copies.doubt(self.executor.take_unproven())
-        session = instruction.slices[0].session
-        self._sessions.append(session)
-        self.carried, self.done_index, self._lacked = {session}, entry.index, None
-        self.digests.remember(self.executor.ledger)
-        self.readers.notify()
-        return True
 
     def take_sessions(self) -> list[str]:
         """Return the sessions merged further, or found right, since this was last called.

@@ -84,7 +84,8 @@ class Executor:
         self._memory = memory
         self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self.appender = self._opened()
-        self._emptied_end = _end_of_emptied(self.appender)
+        # The other nodes have archived the output up to here, and it is not complete in this log.
+        self.emptied_end = _end_of_emptied(self.appender)
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
@@ -253,12 +254,12 @@ class Executor:
 
         Its input and output are then both gone, and only another node's state helps.
         """
-        return self.ledger.end < self._emptied_end
+        return self.ledger.end < self.emptied_end
 
     def reopen(self) -> None:
         """Open the merged log again after a copy has appended to it."""
         self.appender = self._opened()
-        self._emptied_end = _end_of_emptied(self.appender)
+        self.emptied_end = _end_of_emptied(self.appender)
 
     def rest(self) -> None:
         """Drop from memory what was merged last: pullers that keep up have it."""

@@ -115,6 +115,7 @@ class LoneMessages:
         ledger, appender = executor.ledger, executor.appender
         session, place, walk = each.session, ledger.end, appender.walk
         size = range_bytes(session) + each.length
+        planned, planned_headings = executor.proposed.get(session, (None, ()))
         if (
             walk.position != place
             or walk.left
@@ -124,9 +125,14 @@ class LoneMessages:
             or session in executor.logs.states
             or ledger.sessions.get(session, START) != each.after
             or ledger.watermarks.get(session, 0) != each.watermark
-            or executor.is_stranded
+            or place < executor.emptied_end
             or (ledger.archived_to and executor.lacks_lines)
-            or (headings := self._headings(each, executor)) is None
+            or (
+                headings := planned_headings  # taken from this very copy just now
+                if planned is each
+                else self._headings(each, executor)
+            )
+            is None
         ):
             return False
         every, headers = list[Header](), bytearray()
@@ -150,9 +156,6 @@ class LoneMessages:
     def _headings(self, each: Slice, executor: Executor) -> Sequence[Heading] | None:
         """Return the headers of a slice's frames if they are in memory, and the same as carried."""
         session = each.session
-        planned, headings = executor.proposed.get(session, (None, ()))
-        if planned is each:  # it was taken from this very copy just now
-            return headings
         copy = executor.logs.copy(session)
         if copy is None or copy.end < each.end or not executor.held.get(session):
             # the publisher's bytes have yet to come here, or may be of the session's next log

@@ -192,20 +192,20 @@ class Duties:
             ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-        if is_tick or rest.is_resting or rest.is_quiet:
-            self._look_at_rest(now_s, mail, is_tick=is_tick)
+        is_loud = bool(mail.synced or mail.received or mail.orders or mail.damaged or mail.gone)
+        is_loud = is_loud or mail.is_stirred
+        if is_tick or rest.is_resting or (rest.is_quiet and (is_loud or rest.away)):
+            self._look_at_rest(now_s, mail, is_tick=is_tick, is_loud=is_loud)
         execution = member.execution
         has_more = execution.queue and execution.can_continue and now_s >= self._merge_again_s
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
-    def _look_at_rest(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
+    def _look_at_rest(self, now_s: float, mail: Mail, *, is_tick: bool, is_loud: bool) -> None:
         """Schedule the next tick: later while the stream is quiet, and much later at rest.
 
-        Most mail ends a rest, and a message of a member that was away does.
+        Loud mail ends a rest, and so does a message of a member that was away.
         """
         rest, timing = self.idle_policy, self._timing
-        is_loud = bool(mail.synced or mail.received or mail.orders or mail.damaged or mail.gone)
-        is_loud = is_loud or mail.is_stirred
         if rest.away and not is_loud:
             is_loud = any(sender in rest.away for sender, _ in mail.heard)
         if not (is_loud or is_tick or rest.is_resting):
@@ -383,7 +383,7 @@ class Duties:
         held = self._ports.sessions.copy_as_of(session, ledger.index)
         if held is None:
             return
-        known, merged = held.confirmations, ledger.merged_to(session)
+        known, merged = held.confirmations, ledger.sessions.get(session, START)
         held.merge_to(merged, is_carried=session in self._member.execution.carried)
         if session not in self._copies.checked:
             return  # the copy, and the publisher's log, may differ from what was merged

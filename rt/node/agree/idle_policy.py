@@ -85,7 +85,8 @@ class IdlePolicy:
             self.is_resting = self._may_rest(now_s)
         else:
             self.away, self.is_resting = frozenset(), False
-            self._show(None)
+            if self._is_shown:
+                self._show(None)
         self.ticks = self._easy_ticks if now_s - self._quiet_s >= _QUIET_S else 1
         if self.is_resting:
             self.ticks = 0
@@ -113,9 +114,8 @@ class IdlePolicy:
         return is_due and is_enough
 
     def _show(self, place: Quiescence | None) -> None:
-        if self._is_shown or place is not None:
-            self._pulse.show(place)
-            self._is_shown = place is not None
+        self._pulse.show(place)
+        self._is_shown = place is not None
 
     def _is_due(self, now_s: float) -> bool:
         """Whether it has been calm for long enough, with every copy up to date."""

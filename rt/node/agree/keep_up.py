@@ -92,6 +92,8 @@ class KeepUp:
         if self.copy is not None:
             if self._has_ended(self.copy):
                 self._resume(is_forked=is_forked)
+        elif not self._member.execution.queue and not lacks_log:
+            self._missing_since_s = None  # the usual case
         elif not is_forked and (lacks_log or self._waited_too_long(now_s)):
             self._start()
 
@@ -148,8 +150,7 @@ class KeepUp:
         return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:
-        execution = self._member.execution
-        if not execution.queue or execution.missing is None:
+        if self._member.execution.missing is None:
             self._missing_since_s = None
             return False
         if self._missing_since_s is None:

@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from replicator.host import Bell
@@ -170,6 +171,8 @@ class Node:
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self.port, self._pulse, self._is_whole = port, pulse, is_whole
         self._served = self._make_served(about)
+        # Syncs and sequences what a connection has appended (`replicator.host.Host`).
+        self.settle: Callable[[], None] = partial(self._ending.guarded, self.pipeline.settle)
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
 
@@ -323,10 +326,6 @@ class Node:
     def is_first(self) -> bool:
         """Whether it leads, and so merges before the other nodes (`replicator.host.Host`)."""
         return self.pipeline.sequencer.view.leads
-
-    def settle(self) -> None:
-        """Sync and sequence what a connection has appended (`replicator.host.Host`)."""
-        self._ending.guarded(self.pipeline.settle)
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
         """Give a pulling connection the merged log (`replicator.host.Host`)."""

@@ -128,7 +128,7 @@ class Retention:
         self._said: set[str] = set()  # persisting problems that were logged
         self._turned_s = float("-inf")
         self.is_called = False  # whether a turn is due before the next tick
-        self._turned_at = START, -1  # the active file and last instruction at the last turn
+        self._turned_at = -1, -1  # the active file and last instruction at the last turn
         member.handlers[REPORT] = self.hear
 
     @property
@@ -182,17 +182,18 @@ class Retention:
         since_s = now_s - self._turned_s
         if since_s < _TURN_S_MIN:
             return
-        active = self._ledger.end.file
+        ledger = self._member.executor.ledger
+        active = ledger.end >> OFFSET_BITS
         if since_s < _TURN_S and active == self._turned_at[0]:
             return
-        now_at = active, self._ledger.index
+        now_at = active, ledger.index
         if since_s < _STILL_S and now_at == self._turned_at:
             return
         self._turned_s, self._turned_at = now_s, now_at
-        self._growth.look(self._ledger, now_s)
+        self._growth.look(ledger, now_s)
         self._report(now_s)
         living = self._living(now_s)
-        self._pins.look(self._ledger.notes, now_s)
+        self._pins.look(ledger.notes, now_s)
         self._look_at_clocks(living)
         self._look_at_disks(living)
         self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
