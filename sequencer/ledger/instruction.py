@@ -21,6 +21,7 @@ _LIFE: Final = 6
 _NOTE_IF: Final = 7
 _LIVES: Final = 8
 _MERGE_CARRIED: Final = 9  # slices with digests, each followed by its bytes or by none
+_TAIL: Final = "an instruction is followed by bytes that do not belong to it"
 _HEAD: Final = struct.Struct("<BqH")  # kind, time, number of slices, files or bytes
 _SLICE: Final = struct.Struct("<QQIIIQQBB")
 _FILE: Final = struct.Struct("<QB")
@@ -284,7 +285,8 @@ def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
             raise PeerError("an instruction archives a position that is not a file")
         offset += _FILE.size + length
         files.append(ArchivedFile(Position(file), command[offset - length : offset].decode()))
-    _demand_end(command, offset)
+    if offset != len(command):
+        raise PeerError(_TAIL)
     return tuple(files)
 
 
@@ -305,7 +307,8 @@ def _decode_lives(command: bytes, time_ns: int, count: int) -> tuple[Life, ...]:
         [length] = _LIFE_LENGTH.unpack_from(command, offset)
         begin, offset = offset + _LIFE_LENGTH.size, offset + _LIFE_LENGTH.size + length
         lives.append(decode_life(time_ns, command[begin:offset]))
-    _demand_end(command, offset)
+    if offset != len(command):
+        raise PeerError(_TAIL)
     return tuple(lives)
 
 
@@ -340,15 +343,11 @@ def _decode_slices(command: bytes, count: int, kind: int) -> tuple[Slice, ...]:
             begin, offset = offset + _CARRIED.size, offset + _CARRIED.size + length
             carried, left = command[begin:offset], left - length
         slices.append(_checked(name, group, digest, carried, numbers))
-    _demand_end(command, offset)
+    if offset != len(command):
+        raise PeerError(_TAIL)
     if left < 0:
         raise PeerError(f"an instruction carries more than {CARRIED_BYTES_MAX} bytes")
     return tuple(slices)
-
-
-def _demand_end(command: bytes, offset: int) -> None:
-    if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that do not belong to it")
 
 
 def _checked(name: str, group: str, digest: bytes, carried: bytes, numbers: list[int]) -> Slice:

@@ -109,7 +109,8 @@ class Bench:
         self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
         self.watch = SimpleNamespace(
-            turn=lambda _now, _changed, is_stirred: None, is_deciding=False, fresh={}, led=True
+            turn=lambda _now, _changed, is_stirred: None, is_deciding=False, fresh={}, led=True,
+            next_look_s=0.0
         )  # fmt: skip
 
     def found(self, session=""):

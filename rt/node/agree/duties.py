@@ -176,8 +176,9 @@ class Duties:
         early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
         is_tick = now_s >= self._next_tick_s - early_s
         # Sessions are opened before their first messages are merged, also by a new leader.
-        is_called = watch.fresh or watch.led != member.engine.leads
-        if is_called or is_tick or mail.synced or mail.is_stirred:
+        is_called = bool(watch.fresh) or watch.led != member.engine.leads
+        is_called = is_called or (is_tick and now_s >= watch.next_look_s)
+        if is_called or mail.synced or mail.is_stirred:
             watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s

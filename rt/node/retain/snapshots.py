@@ -75,7 +75,9 @@ class NodeSnapshots:
         if self._plan is not None and not (self._plan.has_log or self._member.execution.suspended):
             self._plan = None  # the log is here now, but its end is not reported yet
         if self._plan is None:
-            self._begin(now_s)
+            end = self._member.executor.ledger.end
+            if self._is_time(now_s) or self._sweeper.lacks_snapshot(end.file):
+                self._begin(now_s)
         elif self._synced is None:
             self._save_if_settled(self._plan)
         elif self._synced.done():
@@ -102,12 +104,10 @@ class NodeSnapshots:
             self._take_synced(plan, durable)
 
     def _begin(self, now_s: float) -> None:
-        end = self._member.executor.ledger.end
-        if self._is_time(now_s) or self._sweeper.lacks_snapshot(end.file):
-            self._next_s = now_s + self._pause_s
-            self._plan = self._member.plan_snapshot()
-            if self._plan is not None and self._plan.has_log:
-                self._synced = self._sync()
+        self._next_s = now_s + self._pause_s
+        self._plan = self._member.plan_snapshot()
+        if self._plan is not None and self._plan.has_log:
+            self._synced = self._sync()
 
     def _is_time(self, now_s: float) -> bool:
         return now_s >= self._next_s

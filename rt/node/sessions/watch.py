@@ -46,6 +46,7 @@ class SessionWatch:
         fresh: sessions that may not be opened yet. While there are any, or another node leads, a
             turn is due before anything is merged: a session is opened before its first message.
         led: whether this node led at the last turn.
+        next_look_s: when all sessions are checked again.
     """
 
     def __init__(self, member: Member, sessions: Inboxes, clock: Retention) -> None:
@@ -60,7 +61,7 @@ class SessionWatch:
         self._sessions = sessions
         self._clock = clock
         self._now_s = float("-inf")
-        self._next_look_s = float("-inf")
+        self.next_look_s = float("-inf")
         self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # leader, and last report
         self._reported_s = float("-inf")
         self.led = False
@@ -99,9 +100,9 @@ class SessionWatch:
         led, self.led = self.led, member.engine.leads
         if self.led and not led:
             self._presence.forget()
-        is_time = now_s >= self._next_look_s or (self.led and not led)
+        is_time = now_s >= self.next_look_s or (self.led and not led)
         if is_time:
-            self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
+            self.next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
             self._has_news = False
             self._see_own()
             self._report()
