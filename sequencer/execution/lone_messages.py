@@ -115,7 +115,7 @@ class LoneMessages:
         ledger, appender = executor.ledger, executor.appender
         session, place, walk = each.session, ledger.end, appender.walk
         size = range_bytes(session) + each.length
-        planned, planned_headings = executor.proposed.get(session, (None, ()))
+        planned, known = executor.proposed.get(session, (None, ()))  # from this very copy
         if (
             walk.position != place
             or walk.left
@@ -127,12 +127,7 @@ class LoneMessages:
             or ledger.watermarks.get(session, 0) != each.watermark
             or place < executor.emptied_end
             or (ledger.archived_to and executor.lacks_lines)
-            or (
-                headings := planned_headings  # taken from this very copy just now
-                if planned is each
-                else self._headings(each, executor)
-            )
-            is None
+            or (headings := known if planned is each else self._headings(each, executor)) is None
         ):
             return False
         every, headers = list[Header](), bytearray()
