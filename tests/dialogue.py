@@ -180,7 +180,7 @@ class Pipe:
             count = min(len(space), len(self.came))
             space[:count] = self.came[:count]
             del self.came[:count]
-            decoder.took(count)
+            decoder.end += count
 
     def beat(self):
         pass
@@ -235,7 +235,7 @@ class Dialogue:
     def take(self):
         """Let the sink take what has come, and the disk work that it leaves to a thread."""
         self.sink.turn()
-        while self.sink.has_aside:
+        while self.sink.aside is not None:
             self.sink.take_aside()
             self.sink.turn()
 

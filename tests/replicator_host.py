@@ -304,7 +304,7 @@ def first_answer(sock, beside=(Hello,)):
         while (message := decoder.next()) is None:
             count = sock.recv_into(decoder.space())
             assert count, "it hung up"
-            decoder.took(count)
+            decoder.end += count
         if not isinstance(message, (*beside, HeadersNotice)):
             return message
 

@@ -362,7 +362,8 @@ class PullClient:
 
     def aside(self) -> Callable[[], None] | None:
         """Return what opens the copy, or ends one of its files."""
-        return self._side.take_aside if self._side is not None and self._side.has_aside else None
+        side = self._side
+        return None if side is None or side.aside is None else side.take_aside
 
     def end(self) -> None:
         """Release the copy."""

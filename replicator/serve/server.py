@@ -136,8 +136,8 @@ class Server:
         self._listener.close()
         with self._gone:
             for connection in self._connections:
-                connection.wake.set()
                 _end(connection)
+                connection.wake.set()
             every = dict(self._connections)
         _join(every.values())
         self._await_gone(every)
@@ -150,8 +150,8 @@ class Server:
             about = {each: thread for each, thread in self._connections.items()
                      if each.stream == stream}  # fmt: skip
             for connection in about:
-                connection.wake.set()
                 _end(connection)
+                connection.wake.set()
         _join(about.values())
         self._await_gone(about)
 
@@ -389,8 +389,7 @@ class Server:
             return Hold(self._charge(peer, link.take_passed()))
 
         return LoopedConnection(
-            link, connection.wake, fills, feeds, held,
-            is_ended=lambda: self._stopping or connection.is_ended,
+            link, connection.wake, fills, feeds, held, connection,
             left=lambda: served.record.leave(client),
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """SinkChannel: receives a source's log, checks it, and appends it to a copy."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from replicator.host import Inbox
 from replicator.sink.columns_check import ColumnsCheck
@@ -26,14 +26,12 @@ from replicator.wire.messages import (
 )
 from rt.errors import NO_HEADERS, Refused
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, HEADERS_COLUMN, FrameKind, Header
+from rt.format.frame import HEADER_BYTES, HEADERS_COLUMN
 from rt.format.manifest import Manifest
 from rt.log.files.archived import NOT_OFFERED, is_not_copied
 from rt.log.files.directory import LogDirectory
 from rt.log.write.appender import Appender
 from rt.position import START, Position
-
-_MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 
 
 class SinkChannel:
@@ -85,69 +83,78 @@ class SinkChannel:
         start = (self._start or "") if _holds_nothing(appender) else ""
         return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
 
-    def waits_for_disk(self, message: Data | RolledNotice | ArchivedNotice) -> bool:
-        """Whether taking a message begins or ends a file, or reads one that has ended.
-
-        Appending to a file that is open, the usual case, does not wait.
-        """
-        appender = self._appender
-        if not isinstance(message, Data):
-            return True
-        return not appender.is_open or message.position < appender.end.file
-
-    def take_data(self, message: Data) -> None:
+    def take_data(self, message: Data, *, may_wait: bool = True) -> bool:
         """Append frames after checking each of them.
+
+        Appending to a file that is open, the usual case, does not wait for the disk.
+
+        Args:
+            message: brings the frames.
+            may_wait: whether to begin a file too, or read one that has ended.
+
+        Returns:
+            False if nothing was done because that would wait.
 
         Raises:
             Refused: they are damaged, differ from the bytes here, or leave a gap; or the messages
                 of one cannot be decoded, which ends the log here.
             OSError: they could not be written.
         """
-        position, payload, appender = message.position, message.payload, self._appender
-        is_next = position == appender.end and appender.is_open and not appender.is_closed
-        do = Do.APPEND if is_next else place_data(position, self._end)
-        if do is Do.COMPARE:
-            payload = self._new_part(position, payload)
-            position = Position(message.position + len(message.payload) - len(payload))
+        payload, appender, columns = message.payload, self._appender, self._columns
+        if message.position != appender.end or not appender.is_open or appender.is_closed:
+            if not may_wait and self._waits_for_disk(message.position):
+                return False
+            payload = self._placed(message.position, payload)
             if not payload:
-                return
+                return True
+        after = appender.walk.copy()
+        headers, messages, with_columns = check_frames(payload, after)
+        if with_columns & HEADERS_COLUMN and self._no_headers is not None:
+            self._demand_no_headers(self._no_headers)
+        skipped: Sequence[Position] = ()
+        if columns is not None:
+            if columns.late.poisoned:
+                columns.late.demand_sound(appender)
+            poison, skipped = columns.look(payload, headers)
+            if poison is not None:
+                self._end_before(payload, *poison)
+        appender.append((payload,), headers, after)
+        if skipped and columns is not None:
+            columns.late.note(appender, skipped)
+        self.inbox.traffic.add(len(payload), messages, len(headers))
+        self.inbox.written()
+        return True
+
+    def _demand_no_headers(self, no_headers: Callable[[], str]) -> None:
+        """Refuse frames with headers while a node might be unable to read them."""
+        if why := no_headers():
+            raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
+
+    def _placed(self, position: Position, payload: memoryview) -> memoryview:
+        """Return what of the frames is to be appended, and begin a file if they begin one."""
+        do = place_data(position, self._end)
+        if do is Do.COMPARE:
+            new = self._new_part(position, payload)
+            if not new:
+                return new
+            position, payload = Position(position + len(payload) - len(new)), new
             do = place_data(position, self._end)
         if do is Do.BEGIN:
             self._appender.begin_file(position)
-        after = self._appender.walk.copy()
-        headers = check_frames(payload, after)
-        if self._no_headers is not None:
-            self._demand_no_headers(headers, self._no_headers)
-        columns = self._columns
-        skipped = self._look(columns, payload, headers) if columns is not None else ()
-        self._appender.append((payload,), headers, after)
-        if skipped and columns is not None:
-            columns.late.note(self._appender, skipped)
-        self.inbox.traffic.add(len(payload), messages_in(headers), len(headers))
-        self.inbox.written()
+        return payload
 
-    def _demand_no_headers(self, frames: Sequence[Header], no_headers: Callable[[], str]) -> None:
-        """Refuse frames with headers while a node might be unable to read them."""
-        if any(each.columns & HEADERS_COLUMN for each in frames) and (why := no_headers()):
-            raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
-
-    def _look(
-        self, columns: ColumnsCheck, payload: memoryview, headers: Sequence[Header]
-    ) -> Sequence[Position]:
-        """Return the frames without budget for a check; `Refused` if one cannot be decoded."""
-        columns.late.demand_sound(self._appender)
-        poison, skipped = columns.look(payload, headers)
-        if poison is not None:
-            self._end_before(payload, *poison)
-        return skipped
+    def _waits_for_disk(self, position: Position) -> bool:
+        """Whether taking frames for a position begins a file, or reads one that has ended."""
+        appender = self._appender
+        return not appender.is_open or position < appender.end.file
 
     def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
         """Append the frames before a poisoned one, and refuse that one, as on every attempt."""
         after = self._appender.walk.copy()
         if length:
-            headers = check_frames(payload[:length], after)
+            headers, messages, _ = check_frames(payload[:length], after)
             self._appender.append((payload[:length],), headers, after)
-            self.inbox.traffic.add(length, messages_in(headers), len(headers))
+            self.inbox.traffic.add(length, messages, len(headers))
             self.inbox.written()
         raise refusal(poisoned_words(after.position, reason))
 
@@ -263,15 +270,6 @@ def _holds_nothing(appender: Appender) -> bool:
 def _has_bytes(appender: Appender) -> bool:
     """Whether the copy has a file that is not archived, and so must not skip the next one."""
     return appender.is_open or len(appender.manifest.archived) < len(appender.manifest.order)
-
-
-def messages_in(headers: Sequence[Header]) -> int:
-    """Return how many messages frames hold, not counting those a range frame announces."""
-    messages = 0
-    for each in headers:
-        if each.kind == _MESSAGES:
-            messages += each.messages
-    return messages
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:

@@ -33,6 +33,9 @@ class Verdict(NamedTuple):
     skipped: Sequence[Position]
 
 
+_SOUND: Final = Verdict(None, ())
+
+
 class ColumnsCheck:
     """ColumnsCheck: checks the frames that publishers push; one for all connections of a node.
 
@@ -68,15 +71,15 @@ class ColumnsCheck:
         for header in headers:
             if header.kind == _MESSAGES:
                 begin = offset + HEADER_BYTES
-                if not self._has_budget(header):
+                if header.codec != _PLAIN and not self.take(header.raw_length):
                     skipped.append(Position(header.position))
-                elif (why := _fault(header, data[begin : begin + header.length])) is not None:
-                    return Verdict((offset, why), skipped)
+                else:
+                    try:
+                        check_columns(header, data[begin : begin + header.length])
+                    except FrameError as error:
+                        return Verdict((offset, str(error)), skipped)
             offset += header.size
-        return Verdict(None, skipped)
-
-    def _has_budget(self, header: Header) -> bool:
-        return header.codec == _PLAIN or self.take(header.raw_length)
+        return Verdict(None, skipped) if skipped else _SOUND
 
     def take(self, count: int) -> bool:
         """Take so many decompressed bytes from the budget; False if it has less."""
@@ -88,12 +91,3 @@ class ColumnsCheck:
                 return False
             self._left -= count
             return True
-
-
-def _fault(header: Header, body: memoryview) -> str | None:
-    """Return why the messages of a frame cannot be decoded; None if they can."""
-    try:
-        check_columns(header, body)
-    except FrameError as error:
-        return str(error)
-    return None

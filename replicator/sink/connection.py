@@ -11,7 +11,7 @@ from replicator.sink.ack_schedule import AckSchedule, ChannelBell
 from replicator.sink.channel import SinkChannel
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.wire import messages
-from replicator.wire.codec import HEADERS_VERSION, encode
+from replicator.wire.codec import HEADERS_VERSION, encode, encode_ack
 from replicator.wire.link import Link, refusal_of
 from replicator.wire.messages import (
     CHANNELS_MAX,
@@ -64,6 +64,10 @@ class SinkConnection:
         `acknowledge`, which any other thread may call. The schedule's `turn` is held during a turn
         and tried by `acknowledge`; it guards `_channels`, what they hold, the schedule and sending
         on `_link`. The rest belongs to the loop, or is set once.
+
+    Attributes:
+        aside: work that `turn` has left to `take_aside`; nothing more is handled until then.
+        pause_s: how long there is nothing to do after a turn unless something arrives.
     """
 
     def __init__(
@@ -111,7 +115,8 @@ class SinkConnection:
         self._heard = heard
         self._headers_told: str | None = None  # the last answer that was sent
         self._begun_s = time.monotonic()
-        self._aside: Callable[[], None] | None = None
+        self.aside: Callable[[], None] | None = None
+        self.pause_s = _IDLE_S
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # number of the last opened channel
         self._has_written = False  # whether bytes were appended since the last `settle`
@@ -127,25 +132,31 @@ class SinkConnection:
             Refused: the peer refuses the connection.
         """
         with self._schedule.turn:
-            for message in self._link.receive():
-                if self._is_slow(message):
-                    self._aside = partial(self._take, message)
+            link, schedule = self._link, self._schedule
+            for message in link.receive():
+                if (
+                    type(message) is Data
+                    and (channel := self._channels.get(message.channel)) is not None
+                ):
+                    self._act(channel, message, may_wait=False)
+                elif self._is_slow(message):
+                    self.aside = partial(self._take, message)
                 else:
                     self._take(message)
-                if self._aside is not None:
+                if self.aside is not None:
                     break
-            self._tell_headers()
-            self._settle_written()
-            self._link.beat()  # first: posted bytes must be sent before there is room for more
-            if self._schedule.look() and not self._link.has_left:
-                due = map(self._acknowledgement, self._schedule.due(self._channels))
-                if acks := b"".join(due):
-                    self._link.send(acks)
-
-    @property
-    def has_aside(self) -> bool:
-        """Whether `turn` has left work to `take_aside`, and handles nothing more until then."""
-        return self._aside is not None
+            if self._headers is not None and self._headers_told != "":
+                self._tell_headers(self._headers)
+            if self._has_written:
+                self._settle_written()
+            link.beat()  # first: posted bytes must be sent before there is room for more
+            self.pause_s = _ASK_S if self._is_asked() else _IDLE_S
+            if schedule.look():
+                if not link.has_left:
+                    due = map(self._acknowledgement, schedule.due(self._channels))
+                    if acks := b"".join(due):
+                        link.send(acks)
+                self.pause_s = min(self.pause_s, schedule.pause_s)
 
     def take_aside(self) -> None:
         """Do the work that `turn` left, on a thread that may wait for the disk.
@@ -154,16 +165,9 @@ class SinkConnection:
             PeerError: the peer broke the protocol, or has gone.
         """
         with self._schedule.turn:
-            while (work := self._aside) is not None:
-                self._aside = None
+            while (work := self.aside) is not None:
+                self.aside = None
                 work()
-
-    @property
-    def pause_s(self) -> float:
-        """How long there is nothing to do unless something arrives."""
-        with self._schedule.turn:
-            is_asked = bool(self._headers_told) and time.monotonic() < self._begun_s + _AGREED_S
-            return min(_ASK_S if is_asked else _IDLE_S, self._schedule.pause_s)
 
     def acknowledge(self, number: int) -> bool:
         """Acknowledge a channel from another thread, which must not wait.
@@ -180,7 +184,7 @@ class SinkConnection:
             if not self._schedule.take(channel):
                 return False
             if (ack := channel.news()) is not None:
-                link.post(encode(ack))
+                link.post(encode_ack(ack))
             return not link.has_left
         except PeerError:
             return False  # the connection's thread meets the same obstacle, and reports it
@@ -200,42 +204,40 @@ class SinkConnection:
         """Release all logs; what was appended last is settled first."""
         with self._schedule.turn:
             try:
-                self._settle_written()
+                if self._has_written:
+                    self._settle_written()
             finally:
                 while self._channels:
                     _, channel = self._channels.popitem()
                     channel.inbox.release()
 
-    def _tell_headers(self) -> None:
-        if self._headers is None or self._headers_told == "":
-            return
-        why_not = self._headers()
+    def _tell_headers(self, why_no_headers: Callable[[], str]) -> None:
+        why_not = why_no_headers()
         if why_not != self._headers_told:
             self._headers_told = why_not
             if self._link.version >= HEADERS_VERSION:
                 self._link.send(encode(messages.HeadersNotice(why_not)))
 
+    def _is_asked(self) -> bool:
+        """Whether to ask soon again whether messages may have headers."""
+        return bool(self._headers_told) and time.monotonic() < self._begun_s + _AGREED_S
+
     def _settle_written(self) -> None:
-        if self._has_written:
-            self._has_written = False
-            self._settle()
+        self._has_written = False
+        self._settle()
 
     def _is_slow(self, message: Message) -> bool:
-        """Whether handling a message waits for the disk: it opens a copy, or begins or ends a file.
+        """Whether handling a message waits for the disk: it opens a copy, or ends a file.
 
         What comes for a channel that has ended is ignored here and now.
         """
         if isinstance(message, Open):
             return True
-        if not isinstance(message, Data | RolledNotice | ArchivedNotice):
-            return False
-        channel = self._channels.get(message.channel)
-        return channel is not None and channel.waits_for_disk(message)
+        return (
+            isinstance(message, RolledNotice | ArchivedNotice) and message.channel in self._channels
+        )
 
     def _take(self, message: Message) -> None:
-        if type(message) is Data and (channel := self._channels.get(message.channel)) is not None:
-            self._act(channel, message)
-            return
         if isinstance(message, Heartbeat):
             self._link.charge(_HEARTBEAT_MESSAGES)
             return
@@ -283,12 +285,15 @@ class SinkConnection:
         self,
         channel: SinkChannel,
         message: Data | RolledNotice | ArchivedNotice | CaughtUpNotice | messages.Refusal,
+        *,
+        may_wait: bool = True,
     ) -> None:
         self._has_written = True
         try:
             if isinstance(message, Data):
-                channel.take_data(message)
-                if self._last_codes:
+                if not channel.take_data(message, may_wait=may_wait):
+                    self.aside = partial(self._take, message)
+                elif self._last_codes:
                     self._last_codes.pop(_name(channel), None)
             elif isinstance(message, RolledNotice):
                 self._end_file(channel, message)
@@ -303,7 +308,7 @@ class SinkConnection:
                 self._fail, channel, error, by_source=isinstance(message, messages.Refusal)
             )
             if _is_divergence(error):
-                self._aside = fail  # it reads all of the copy
+                self.aside = fail  # it reads all of the copy
             else:
                 fail()
 
@@ -336,7 +341,7 @@ class SinkConnection:
             self._end(channel)
             self._refuse(number, _name(channel), why)
         elif (ack := channel.news()) is not None:
-            return encode(ack)
+            return encode_ack(ack)
         return b""
 
     def _refuse(self, channel: int, log: str, why: Refused) -> None:

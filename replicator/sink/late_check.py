@@ -44,7 +44,7 @@ class LateCheck:
     restart. A file in the copy records that it is poisoned, across restarts.
 
     Threads: any thread may call any method except `turn`, which one thread at a time calls. `_lock`
-        guards `_spans`: connections note what a thread checks. `_poisoned` is replaced under it as
+        guards `_spans`: connections note what a thread checks. `poisoned` is replaced under it as
         a whole, and read without it. `noted` is set before there are connections, and called when
         there is something to check again.
     """
@@ -59,12 +59,12 @@ class LateCheck:
         self._lock = threading.Lock()
         self._spans: dict[str, _Span] = {}  # by directory
         self.noted: Callable[[], None] = lambda: None
-        self._poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
+        self.poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
 
     @property
     def is_busy(self) -> bool:
         """Whether any copy is refused or still has frames to check."""
-        return bool(self._poisoned) or bool(self._spans)
+        return bool(self.poisoned) or bool(self._spans)
 
     def why_refused(self, log: Appender) -> str:
         """Return why a copy accepts no more of its log, or "".
@@ -72,7 +72,7 @@ class LateCheck:
         The key includes the directory, which belongs to one session and its owner. A publisher
         chooses its log's id, so with the id alone it could have another's session refused.
         """
-        return self._poisoned.get(_key(log), "")
+        return self.poisoned.get(_key(log), "")
 
     @property
     def unchecked(self) -> frozenset[str]:
@@ -153,7 +153,7 @@ class LateCheck:
 
     def _remember(self, log: Appender, why: str) -> None:
         with self._lock:
-            self._poisoned = {**self._poisoned, _key(log): why}
+            self.poisoned = {**self.poisoned, _key(log): why}
 
 
 def late_checks(check: LateCheck, loop: EventLoop) -> Chore:

@@ -33,7 +33,7 @@ from rt.format import manifest
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
 from rt.net.authority.succession import SUCCESSION_BYTES_MAX
-from rt.position import FILE_BYTES_MAX, Position
+from rt.position import FILE_BYTES_MAX, OFFSET_END, Position
 
 VERSION: Final = 4
 SUCCESSION_VERSION: Final = 4  # since then both sides say which log continues another
@@ -46,6 +46,7 @@ HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a software version
 
 LARGE_BYTES: Final = READ_BYTES + KIB  # a source sends more at once only if one frame has more
 
+_OFFSET_MASK: Final = OFFSET_END - 1
 _NAME_BYTES_MAX: Final = 255  # its length is one byte
 
 _PREFIX: Final = struct.Struct("<IB")
@@ -79,6 +80,11 @@ def encode(message: Message) -> bytes:
     return _PREFIX.pack(len(body), kind) + body
 
 
+def encode_ack(ack: Ack) -> bytes:
+    """Return the bytes of an acknowledgement, as `encode` does: one is sent for each message."""
+    return _ACK_PREFIX + _ACK.pack(*ack)
+
+
 def put_data_head(buffer: memoryview, channel: int, position: Position, length: int) -> None:
     """Write the head of Data for `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
     _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
@@ -98,15 +104,10 @@ def decode_prefix(data: bytearray | mmap, offset: int) -> tuple[int, int]:
     length: int
     kind: int
     length, kind = _PREFIX.unpack_from(data, offset)
-    least, most = body_limits(kind)
+    _, least, most = BODIES.get(kind, NO_BODY)
     if not least <= length <= most:
         raise PeerError(f"a message of type {kind} cannot have {length} bytes")
     return kind, length
-
-
-def body_limits(kind: int) -> tuple[int, int]:
-    """Return the least and most bytes in the body of a type; an unknown one has no such number."""
-    return _DECODERS.get(kind, _UNKNOWN)[1:]
 
 
 def check_large(data: memoryview, length: int) -> bool:
@@ -133,11 +134,6 @@ def check_large(data: memoryview, length: int) -> bool:
 def is_ack(head: bytes | bytearray) -> bool:
     """Whether the first `ACK_HEAD_BYTES` of a message begin an acknowledgement."""
     return head.startswith(_ACK_PREFIX)
-
-
-def decode_body(kind: int, body: memoryview) -> Message:
-    """Decode the body of a message whose type `decode_prefix` returned; `PeerError` if bad."""
-    return _DECODERS[kind][0](body)
 
 
 def _encode_hello(m: Hello) -> bytes:
@@ -205,8 +201,10 @@ def _check_proof(standing: Standing) -> None:
 
 def _decode_data(body: memoryview) -> Data:
     channel, place = _PLACE.unpack_from(body)
-    position, payload = _position(place), body[_PLACE.size :]
-    if position.offset + len(payload) > FILE_BYTES_MAX:
+    if place >> 63:
+        raise _no_position(place)
+    position, payload = Position(place), body[_PLACE.size :]
+    if (place & _OFFSET_MASK) + len(payload) > FILE_BYTES_MAX:
         raise PeerError(f"{len(payload)} bytes at {position} reach beyond a file")
     return Data(channel, position, payload)
 
@@ -232,7 +230,7 @@ def _decode_caught_up(body: memoryview) -> CaughtUpNotice:
 def _decode_ack(body: memoryview) -> Ack:
     channel, *positions = _ACK.unpack(body)
     if max(positions) >> 63:
-        raise PeerError(f"{max(positions)} is not a position")
+        raise _no_position(max(positions))
     return Ack(channel, *map(Position, positions))
 
 
@@ -270,17 +268,14 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
         ),
     ),
     CaughtUpNotice: (_CAUGHT_UP_T, lambda m: _PLACE.pack(m.channel, m.position)),
-    Ack: (
-        _ACK_T,
-        lambda m: _ACK.pack(m.channel, m.received, m.durable, m.replicated, m.merged, m.merged_at),
-    ),
+    Ack: (_ACK_T, lambda m: _ACK.pack(*m)),
     Heartbeat: (_HEARTBEAT_T, lambda _m: b""),
     Refusal: (_REFUSED_T, _encode_refused),
     HeadersNotice: (_HEADERS_T, lambda m: _words(m.why_not)),
     SuccessionNotice: (_SUCCESSION_T, lambda m: m.text.encode()),
 }
-# type: (decode, least and most bytes of the body)
-_DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
+# type: what decodes its body, or raises `PeerError`, and the least and most bytes of that
+BODIES: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
     _HELLO_T: (_decode_hello, _HELLO.size, HELLO_BYTES_MAX),
     _OPEN_T: (_decode_open, _CHANNEL.size, _LINE_MOST),
     _STANDING_T: (_decode_standing, _STANDING.size, _STANDING_MOST),
@@ -298,15 +293,19 @@ _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = 
         SUCCESSION_BYTES_MAX,
     ),
 }
-_UNKNOWN: Final = (None, 1, 0)  # no length is right
+NO_BODY: Final = (None, 1, 0)  # of an unknown type: no length is right
 
 _EntryType = TypeVar("_EntryType", bound=manifest.Entry)
 
 
 def _position(value: int) -> Position:
     if value >> 63:
-        raise PeerError(f"{value} is not a position")
+        raise _no_position(value)
     return Position(value)
+
+
+def _no_position(value: int) -> PeerError:
+    return PeerError(f"{value} is not a position")
 
 
 def _words(text: str) -> bytes:

@@ -7,12 +7,12 @@ from typing import Final
 from replicator.wire.codec import (
     ACK_BYTES,
     ACK_HEAD_BYTES,
+    BODIES,
     FROM_SINK,
     GREETINGS,
     LARGE_BYTES,
     PREFIX_BYTES,
     check_large,
-    decode_body,
     decode_prefix,
     is_ack,
 )
@@ -30,14 +30,14 @@ _COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not counted: 512 of them
 
 
 class Decoder:
-    """Receive into `space()`, report the number of bytes with `took()`, call `next()` until None.
+    """Receive into `space()`, add the number of bytes to `end`, call `next()` until None.
 
     While `greeting`, it accepts only a Hello or a refusal, both of which are short. If the peer is
     a sink (`from_sink`), which receives frames, it accepts no frames.
     """
 
     __slots__ = (
-        "_buffer", "_end", "_is_counted", "_large", "_needed", "_start", "_taken", "_view",
+        "_buffer", "_is_counted", "_large", "_needed", "_start", "_taken", "_view", "end",
         "from_sink", "greeting",
     )  # fmt: skip
 
@@ -49,46 +49,43 @@ class Decoder:
         self._is_counted = False  # whether that includes the arriving message
         self._buffer: bytearray | mmap = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._start = self._end = 0
+        self._start = self.end = 0  # of the bytes that were received and not decoded
         self._needed = PREFIX_BYTES  # known length of the message at _start
 
     def space(self) -> memoryview:
         """Return where to receive; this invalidates payloads returned before."""
-        have, size = self._end - self._start, len(self._buffer)
+        have, size = self.end - self._start, len(self._buffer)
         if have == 0:
-            self._start = self._end = 0
+            self._start = self.end = 0
             if size > _BUFFER_BYTES_KEPT:
                 self._move_to(_BUFFER_BYTES)
-            self._account_for(len(self._buffer))
+            if size > _COUNTED_BYTES or self._taken:
+                self._account_for(len(self._buffer))
         elif size > _BUFFER_BYTES_KEPT >= self._needed + _RECORD_BYTES:
             self._move_to(self._needed + _RECORD_BYTES)
             self._account_for(len(self._buffer))
-        elif size - self._end < _RECORD_BYTES:
+        elif size - self.end < _RECORD_BYTES:
             enough = self._needed + _RECORD_BYTES
             if not self._is_counted:
                 enough = min(enough, 2 * size)
             self._move_to(size if have <= size // 2 and enough <= size else enough)
-        return self._view[self._end :]
-
-    def took(self, count: int) -> None:
-        """Record that `count` bytes were received into `space()`."""
-        self._end += count
+        return self._view[self.end :]
 
     @property
     def needed(self) -> int:
         """The length of a message that has begun to arrive; 0 if none has."""
-        return self._needed if self._end > self._start else 0
+        return self._needed if self.end > self._start else 0
 
     def rest(self) -> None:
         """Shrink an empty buffer: nothing has arrived for a while."""
-        if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
+        if self.end == self._start and len(self._buffer) > _BUFFER_BYTES:
             self._move_to(_BUFFER_BYTES)
             self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
         """Drop what has arrived, and a large buffer: the connection may be referred to for long."""
         self._account_for(0)
-        self._start = self._end = 0
+        self._start = self.end = 0
         self._needed, self._is_counted = PREFIX_BYTES, False
         self._move_to(_BUFFER_BYTES)
 
@@ -99,7 +96,7 @@ class Decoder:
             PeerError: the bytes are not a message; nothing after them can be read.
             Refused: it is large, and too many others are arriving.
         """
-        have = self._end - self._start
+        have = self.end - self._start
         if have < self._needed and (self._is_counted or self._needed <= _COUNTED_BYTES):
             return None  # its prefix was checked, if that is here, and it is accounted for
         kind, length = decode_prefix(self._buffer, self._start)
@@ -116,7 +113,7 @@ class Decoder:
         self._start += self._needed
         self._needed = PREFIX_BYTES
         self._is_counted = False
-        return decode_body(kind, body)
+        return BODIES[kind][0](body)
 
     def skip_overtaken(self) -> int:
         """Skip acknowledgements that a complete later one of their channel replaces.
@@ -128,7 +125,7 @@ class Decoder:
         """
         start, data = self._start, self._buffer
         head = data[start : start + ACK_HEAD_BYTES]
-        last = self._end - 2 * ACK_BYTES
+        last = self.end - 2 * ACK_BYTES
         if start > last or not is_ack(head):
             return 0
         while (
@@ -146,7 +143,7 @@ class Decoder:
             count = min(len(space), len(rest))
             space[:count] = rest[:count]
             rest = rest[count:]
-            self.took(count)
+            self.end += count
             while (message := self.next()) is not None:
                 yield message
 
@@ -174,7 +171,7 @@ class Decoder:
 
     def _move_to(self, size: int) -> None:
         """Move the unread bytes to the front, of a new buffer if the size differs."""
-        unread = self._view[self._start : self._end]
+        unread = self._view[self._start : self.end]
         if size != len(self._buffer):
             # A mapping goes back to the system at once; heaps of many threads keep what was freed.
             self._buffer = (
@@ -182,4 +179,4 @@ class Decoder:
             )
             self._view = memoryview(self._buffer)
         self._view[: len(unread)] = unread
-        self._start, self._end = 0, len(unread)
+        self._start, self.end = 0, len(unread)

@@ -21,6 +21,7 @@ from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.addresses import Address, address_text
 from rt.net.authority.identity import SERVING, CertificateRole
 from rt.net.authority.successions import Greeting
+from rt.net.loop.deadlines import NEVER_S
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
@@ -289,7 +290,7 @@ class Dialer(ContextParty):
             # Begun again, the node hears of it before it confirms anything more.
             is_begun_again = self.greeting.is_outdated
             is_over = self.stopping or is_begun_again or not self._served.is_wanted()
-            link.arrived()
+            link.has_more = True
             pause_s = 0.0 if is_over else self._served.turn()
         except (RtError, OSError) as error:
             self._end(error)
@@ -304,11 +305,13 @@ class Dialer(ContextParty):
     def _rest(self, loop: EventLoop, link: Link, pause_s: float) -> None:
         """Wait until something arrives, there is room to send, or the time is over."""
         if link.has_left:  # nothing more is sent before there is room
-            pause_s = link.pause_s
+            pause_s = NEVER_S
         if link.has_more or not pause_s:
             loop.mark(self)
         self._watch(loop, link, READABLE | WRITABLE * link.has_left)
-        loop.deadlines.set(self, time.monotonic() + max(_PAUSE_LEAST_S, min(pause_s, link.pause_s)))
+        now_s = time.monotonic()
+        at_s = min(now_s + pause_s, link.beat_by_s)
+        loop.deadlines.set(self, max(now_s + _PAUSE_LEAST_S, at_s))
 
     def _go_away(self, loop: EventLoop, work: Callable[[], None]) -> None:
         """Have a thread do what waits for a disk; meanwhile the socket is not looked at."""

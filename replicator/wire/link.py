@@ -36,11 +36,6 @@ _OVERTAKEN_IS: Final = 8  # skipping so many costs less than decoding one
 
 _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 
-# Smaller amounts are charged with what follows, since charging costs six Python calls. At the
-# smallest budget, 1 MiB a second, this is 16 ms.
-_METERED_BYTES: Final = 16 * KIB
-_METERED_MESSAGES: Final = 8
-
 _REST_S: Final = 1.0  # without a byte, after which the memory of large messages is given back
 _LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
@@ -66,12 +61,7 @@ class Passed:
 
     bytes: int = 0
     messages: int = 0
-    charged: int = 0  # extra messages charged for the last one returned
-
-    def take_charged(self) -> int:
-        """Return, and reset, the extra messages charged for the last message."""
-        charged, self.charged = self.charged, 0
-        return charged
+    charged: int = 0  # extra messages charged for the last one returned, and not yet seen
 
 
 class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
@@ -82,6 +72,13 @@ class Link:
     """Link: a connection that never blocks, whether a message is unfinished or the peer is slow.
 
     One thread at a time uses a link.
+
+    Attributes:
+        has_more: whether there may be something to receive. An event loop sets it when it finds the
+            socket readable; polling the socket would not report what TLS has read already.
+        has_left: whether something is not sent yet, because the peer has no room.
+        beat_by_s: when `beat` must be called again at the latest, by the link's clock.
+        passed: the traffic since `take_passed`.
     """
 
     def __init__(
@@ -110,22 +107,17 @@ class Link:
         self._outlet = Outlet(sock, self._clock)
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the arriving message began
-        self._passed = Passed()
-        self.has_more = True  # to receive, perhaps; polling the socket would not report it
+        self.passed = Passed()
+        self.has_more, self.has_left = True, False
         self._heard_s = self._spoke_s = self._clock()
+        self.beat_by_s = self._heard_s + min(self._patience.heartbeat_s, self._patience.dead_s)
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
         sock.settimeout(0)
 
-    @property
-    def is_metered(self) -> bool:
-        """Whether enough traffic has passed to be charged now."""
-        passed = self._passed
-        return passed.bytes >= _METERED_BYTES or passed.messages >= _METERED_MESSAGES
-
     def take_passed(self) -> Passed:
         """Return the traffic since the last call."""
-        passed, self._passed = self._passed, Passed()
+        passed, self.passed = self.passed, Passed()
         return passed
 
     def take_no_frames(self) -> None:
@@ -134,8 +126,8 @@ class Link:
 
     def charge(self, messages: int) -> None:
         """Count the last returned message as so many more, because it costs as much to handle."""
-        self._passed.messages += messages
-        self._passed.charged += messages
+        self.passed.messages += messages
+        self.passed.charged += messages
 
     def send(self, data: bytes | memoryview) -> None:
         """Send what the socket accepts, and queue the rest.
@@ -143,8 +135,8 @@ class Link:
         Raises:
             PeerError: the peer has accepted nothing for `DEAD_S`, or the connection is broken.
         """
-        self._outlet.send(data, self._patience.dead_s)
-        self._passed.bytes += len(data)
+        self.has_left = self._outlet.send(data, self._patience.dead_s)
+        self.passed.bytes += len(data)
         self._spoke_s = self._clock()
 
     def post(self, data: bytes | memoryview) -> None:
@@ -155,14 +147,9 @@ class Link:
         Raises:
             PeerError: the connection is broken.
         """
-        self._outlet.post(data)
-        self._passed.bytes += len(data)
+        self.has_left = self._outlet.post(data)
+        self.passed.bytes += len(data)
         self._spoke_s = self._clock()
-
-    @property
-    def has_left(self) -> bool:
-        """Whether something is not sent yet, because the peer has no room."""
-        return self._outlet.has_left
 
     def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next message.
@@ -180,56 +167,41 @@ class Link:
             while (message := decoder.next()) is not None:
                 self._began_s = None
                 overtaken = decoder.skip_overtaken() if last_acks else 0
-                self._passed.messages += 1 + overtaken
+                self.passed.messages += 1 + overtaken
                 messages += 1 + overtaken // _OVERTAKEN_IS
                 yield message
-                messages += self._passed.take_charged()
+                if charged := self.passed.charged:
+                    self.passed.charged = 0
+                    messages += charged
                 if messages >= most:
                     self.has_more = True  # the decoder may hold further ones
                     return
             if left <= 0 or not self.has_more:
                 return
-            count = self._receive_into(decoder.space())
+            space = decoder.space()
+            try:
+                # `recv_into` needs four more calls; with a buffer, `read` returns a number
+                count: int = self._sock.read(len(space), space)  # type: ignore[assignment]
+            except ssl.SSLWantReadError:
+                self.has_more = False
+                return
+            except OSError as error:
+                raise broken(error) from error
+            if count == 0:
+                raise HungUp("the other side hung up")
             # A read returns one record, such as one small message. Those that wait behind it belong
             # to this turn, whose one sync and one answer serve them all.
-            if not count or not (
-                count == _RECORD_BYTES or self._sock.pending() or self._poller.poll(0)
-            ):
+            if not (count == _RECORD_BYTES or self._sock.pending() or self._poller.poll(0)):
                 self.has_more = False
-            if count:
-                left -= count
-                self._passed.bytes += count
-                decoder.took(count)
-                self._heard_s = self._clock()
-                self._began_s = self._began_s or self._heard_s
-
-    def _receive_into(self, space: memoryview) -> int:
-        try:
-            # `recv_into` needs four more calls; with a buffer, `read` returns a number
-            count: int = self._sock.read(len(space), space)  # type: ignore[assignment]
-        except ssl.SSLWantReadError:
-            return 0
-        except OSError as error:
-            raise broken(error) from error
-        if count == 0:
-            raise HungUp("the other side hung up")
-        return count
+            left -= count
+            self.passed.bytes += count
+            decoder.end += count
+            self._heard_s = self._clock()
+            self._began_s = self._began_s or self._heard_s
 
     def fileno(self) -> int:
         """The socket's descriptor, for an event loop that polls it."""
         return self._sock.fileno()
-
-    def arrived(self) -> None:
-        """Have the next `receive` read the socket, which an event loop found readable."""
-        self.has_more = True
-
-    @property
-    def pause_s(self) -> float:
-        """How long until `beat` must be called."""
-        return (
-            min(self._spoke_s + self._patience.heartbeat_s, self._heard_s + self._patience.dead_s)
-            - self._clock()
-        )
 
     def beat(self) -> None:
         """Send a heartbeat if one is due, and enforce the peer's deadlines.
@@ -251,10 +223,11 @@ class Link:
                 )
         if now - self._heard_s > _REST_S:
             self._decoder.rest()
-        if self._outlet.has_left:
+        if self.has_left:
             self.send(b"")
         if now - self._spoke_s >= self._patience.heartbeat_s:
             self.send(_HEARTBEAT)
+        self.beat_by_s = min(self._spoke_s + self._patience.heartbeat_s, self._heard_s + dead_s)
 
     def _has_come(self, timeout_s: float = 0.0) -> bool:
         return bool(self._poller.poll(timeout_s * 1000))

@@ -40,8 +40,11 @@ class Outlet:
         """Whether anything is queued."""
         return bool(self._parts)
 
-    def send(self, data: bytes | memoryview, patience_s: float) -> None:
+    def send(self, data: bytes | memoryview, patience_s: float) -> bool:
         """Send what the socket accepts of the queue and of `data`; queue the rest.
+
+        Returns:
+            Whether anything is queued now.
 
         Raises:
             PeerError: the peer has accepted nothing for `patience_s`, too much is queued for it, or
@@ -52,14 +55,14 @@ class Outlet:
             self._moved_s = self._clock()
         if self._parts and self._clock() - self._moved_s > patience_s:
             raise PeerError(f"it read nothing for {patience_s:g} s")
-        self.post(data)
+        return self.post(data)
 
-    def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket accepts at once, and queue a copy of the rest; errors as `send`."""
+    def post(self, data: bytes | memoryview) -> bool:
+        """Send what the socket accepts at once, queue a copy of the rest; otherwise as `send`."""
         if not self._parts:
-            sent = self._sent_of(data)
+            sent = self._sent(data)
             if sent == len(data):
-                return
+                return False
             data = data[sent:]
             self._moved_s = self._clock()
         self._longest = max(len(data), self._longest if self._parts else 0)
@@ -69,23 +72,20 @@ class Outlet:
         self._parts.extend(
             bytes(data[at : at + _PART_BYTES]) for at in range(0, len(data), _PART_BYTES)
         )
-
-    def _sent_of(self, data: bytes | memoryview) -> int:
-        """Send whole parts while the socket accepts them; return the number of bytes."""
-        if len(data) <= _PART_BYTES:
-            return self._sent(data) if data else 0
-        at, view = 0, memoryview(data)
-        while at < len(view) and (count := self._sent(view[at : at + _PART_BYTES])):
-            at += count
-        return at
+        return bool(self._parts)
 
     def _sent(self, data: bytes | memoryview) -> int:
+        """Send whole parts while the socket accepts them; return the number of bytes."""
+        at, length = 0, len(data)
+        view = data if length <= _PART_BYTES else memoryview(data)
         try:
-            return self._sock.send(data)
+            while at < length:
+                at += self._sock.send(view[at : at + _PART_BYTES])
         except ssl.SSLWantWriteError:
-            return 0
+            pass  # the rest waits for room
         except OSError as error:
             raise broken(error) from error
+        return at
 
 
 def broken(error: OSError) -> PeerError:

@@ -155,7 +155,7 @@ def read_answer(sock, protocol):
                 return False, "hung up"
             space = decoder.space()
             space[: len(data)] = data
-            decoder.took(len(data))
+            decoder.end += len(data)
         return isinstance(message, Hello), str(message)
     data = b""
     while part := sock.recv(65536):

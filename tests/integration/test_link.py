@@ -143,7 +143,7 @@ def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead
     assert lines.poll(60_000)
     clock.ahead_s += 20  # the last send took that long
     ours.beat()
-    ours.arrived()
+    ours.has_more = True
     assert Heartbeat() in list(ours.receive())
     clock.ahead_s += 20
     with pytest.raises(PeerError, match="nothing was received"):
@@ -183,7 +183,7 @@ def test_small_messages_that_wait_together_are_one_turn(ends):
     for _ in range(count):
         publisher.send(data)  # a record each, with a header and a tag
     assert eventually(lambda: waiting(node) > count * (len(data) + 16))
-    node.arrived()
+    node.has_more = True
     assert len(list(node.receive())) == count
     assert not node.has_more
 

@@ -158,7 +158,7 @@ def read_hello(sock):
             return False, "hung up"
         space = decoder.space()
         space[: len(data)] = data
-        decoder.took(len(data))
+        decoder.end += len(data)
     return isinstance(message, Hello), str(message)
 
 

@@ -64,7 +64,7 @@ class FakeNode:
                         self._welcome(link, message.channel)
                 link.beat()
                 select.select([link.fileno()], [], [], 1)
-                link.arrived()
+                link.has_more = True
         self.has_ended.set()
 
     def _welcome(self, link, channel):

@@ -314,7 +314,7 @@ class Node:
 class Puller:
     """A real `LoopedClient` over a real `Link`; its log has blocks, and the peer reads slowly."""
 
-    is_catching_up = is_over = False
+    is_catching_up = is_over = is_ended = False
 
     def __init__(self, world: "LoopWorld") -> None:
         self.world = world
@@ -334,7 +334,7 @@ class Puller:
             None,
             self,
             lambda: Hold(0.0),
-            lambda: False,
+            self,
             lambda: None,  # type: ignore[arg-type]
         )
         LoopedClient(world.loop, served, self._over).begin()  # type: ignore[arg-type]

@@ -208,7 +208,7 @@ def a_part_is_cut_otherwise_when_there_is_room() -> list[Patch]:
 @looping
 def a_slow_puller_is_sent_more() -> list[Patch]:
     """Nothing waits for a puller to take what is queued for it."""
-    right = "if link.has_left:\n            self._rest(_LOOK_S"
+    right = "if link.has_left:\n        self._rest(_LOOK_S"
     return [rewritten(LoopedClient, "_serve", right, right.replace("link.has_left", "False"))]
 
 

@@ -170,7 +170,7 @@ def test_a_flipped_bit_ends_in_messages_or_in_a_peer_error(data, message):
 @pytest.mark.parametrize("length", [0, "most", "most + 1", 1 << 31, (1 << 32) - 1])
 def test_a_claimed_length_allocates_nothing(kind, length):
     """A length is checked before memory is asked for, and memory follows bytes, not claims."""
-    least, most = wire.body_limits(kind)
+    least, most = wire.BODIES.get(kind, wire.NO_BODY)[1:]
     short = {9: [Heartbeat()], 11: [HeadersNotice("")]}  # that may have no body
     claimed = {"most": most, "most + 1": most + 1}.get(length, length)
     tracemalloc.start()
@@ -288,7 +288,7 @@ def test_only_a_hello_or_a_refusal_may_come_first(message):
 
 def test_a_hello_has_at_most_256_bytes():
     """It is stored before anything is known of the peer but its certificate."""
-    assert wire.HELLO_BYTES_MAX == wire.body_limits(1)[1] == 256
+    assert wire.HELLO_BYTES_MAX == wire.BODIES[1][2] == 256
     with pytest.raises(PeerError, match="cannot have 257 bytes"):
         decoded(struct.pack("<IB", 257, 1))
 
@@ -436,7 +436,7 @@ def test_the_table_of_the_document_has_the_limits_of_the_code():
     """A limit that is written down wrong is a bug in somebody's implementation."""
     rows = re.findall(r"^\| (\d+) \| \w+ \|.*\| ([\d to]+) \|$", DOCUMENT.read_text(), re.MULTILINE)
     told = {int(kind): [int(each) for each in limits.split(" to ")] for kind, limits in rows}
-    known = {kind: wire.body_limits(kind) for kind in range(256)}
+    known = {kind: wire.BODIES.get(kind, wire.NO_BODY)[1:] for kind in range(256)}
     assert told == {
         kind: sorted({least, most}) for kind, (least, most) in known.items() if least <= most
     }
