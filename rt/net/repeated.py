@@ -29,8 +29,9 @@ class _Window:
 class RepeatedLines:
     """Logs the first line of each kind, then only counts.
 
-    Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; lines are
-    logged while it is held, so that a count never precedes the line it refers to.
+    Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; the
+    latter is also read without it. Lines are logged while it is held, so that a count never
+    precedes the line it refers to.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class RepeatedLines:
 
     def flush(self) -> None:
         """Log the counts that are due; call this about once a second."""
-        with self._lock:
-            self._flush(self._clock())
+        if (now_s := self._clock()) >= self._due_s:
+            with self._lock:
+                self._flush(now_s)
 
     def _flush(self, now_s: float) -> None:
         if now_s < self._due_s:

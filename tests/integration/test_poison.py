@@ -72,7 +72,7 @@ def test_a_plain_frame_is_always_checked():
     """It costs so little that no budget is needed."""
     good = b"".join(make_frame(START, [b"a", b"bc"]).parts)
     check = ColumnsCheck(bytes_s=1, clock=lambda: 0.0)
-    assert check.look(*frames(good, good)) == (None, [])
+    assert check.look(*frames(good, good)) == (None, ())
     for _ in range(100):
         assert check.look(*frames(good, poison(good), good)).poison == (len(good), REASON)
 
@@ -305,8 +305,8 @@ def error_of(client):
 
 def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, monkeypatch):
     """Its frame is merged by then; what follows it need not be, before a restart and after."""
-    monkeypatch.setattr(ColumnsCheck, "_has_budget", lambda _self, header: header.codec == 0)
     is_late, turn = threading.Event(), LateCheck.turn
+    monkeypatch.setattr(ColumnsCheck, "take", lambda _self, _count: is_late.is_set())
     monkeypatch.setattr(LateCheck, "turn", lambda self: turn(self) if is_late.is_set() else None)
     files = certificate_files(str(tmp_path / "node" / "certs"), "publisher")
     root = str(tmp_path / "pub")

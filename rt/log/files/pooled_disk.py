@@ -40,9 +40,9 @@ class PooledDisk(OsDisk):
     descriptors that were open when it happened.
 
     Threads:
-        `_lock` guards `_open`, `_uses`, and `pins`, `used`, `is_open`, `is_closed` and the
+        `lock` guards `_open`, `uses`, and `pins`, `used`, `is_open`, `is_closed` and the
         descriptor of every file. It is held while a file reopens or gives up its descriptor, but
-        not while it is read, written or synced. `files_max` and `_recent_uses` are set once. Any
+        not while it is read, written or synced. `files_max` and `recent_uses` are set once. Any
         thread may call everything.
     """
 
@@ -57,9 +57,9 @@ class PooledDisk(OsDisk):
         # Least recently used first. A file moved to the end less than a quarter of the pool's uses
         # ago is still far from the front, so it is not moved again.
         self._open: OrderedDict[PooledFile, object] = OrderedDict()
-        self._recent_uses = self.files_max // 4
-        self._uses = 0
-        self._lock = threading.Lock()
+        self.recent_uses = self.files_max // 4
+        self.uses = 0
+        self.lock = threading.Lock()
 
     def open(self, path: str, *, create: bool = False) -> "PooledFile":
         """Open for reading and appending."""
@@ -77,39 +77,27 @@ class PooledDisk(OsDisk):
             pooled = PooledFile(self, file, path, flags, self._syncs)
         finally:
             file.close()
-        with self._lock:
+        with self.lock:
             self._open[pooled] = None
         return pooled
 
-    def pin(self, file: "PooledFile") -> None:
-        """Keep a file open until it is unpinned, reopening it if need be.
+    def open_again(self, file: "PooledFile") -> None:
+        """Reopen a file that gave up its descriptor; the caller holds the lock.
 
         Raises:
             OSError: it was closed, cannot be reopened, or another file has its name.
         """
-        with self._lock:
-            self._uses += 1
-            if file.is_closed or not file.is_open:
-                self._open_again(file)
-            elif self._uses - file.used > self._recent_uses:
-                self._open.move_to_end(file)
-                file.used = self._uses
-            file.pins += 1
-
-    def _open_again(self, file: "PooledFile") -> None:
         if file.is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
         self._close_idle(self.files_max - 1)
         file.reopen()
         self._open[file] = None
-        file.used = self._uses
+        file.used = self.uses
 
-    def unpin(self, file: "PooledFile") -> None:
-        """Allow a file to give up its descriptor when others need it."""
-        with self._lock:
-            file.pins -= 1
-            if file.is_closed:
-                self._release_unused(file)
+    def move_back(self, file: "PooledFile") -> None:
+        """Let other files give up their descriptors first; the caller holds the lock."""
+        self._open.move_to_end(file)
+        file.used = self.uses
 
     def forget(self, file: "PooledFile") -> None:
         """Close a file for good; a thread that is using it may finish.
@@ -117,16 +105,17 @@ class PooledDisk(OsDisk):
         If the descriptor were closed during use, that thread could write into the next file that is
         given the same number.
         """
-        with self._lock:
+        with self.lock:
             file.is_closed = True
-            self._release_unused(file)
+            self.release_unused(file)
 
-    def _release_unused(self, file: "PooledFile") -> None:
+    def release_unused(self, file: "PooledFile") -> None:
+        """Close a file that no thread is using; the caller holds the lock."""
         if not file.pins and self._open.pop(file, _NEVER) is None:
             file.release()
 
     def _make_room(self) -> None:
-        with self._lock:
+        with self.lock:
             self._close_idle(self.files_max - 1)
 
     def _close_idle(self, files_max: int) -> None:
@@ -140,18 +129,28 @@ class PooledDisk(OsDisk):
 
 
 def _pinned(
-    call: Callable[Concatenate[OsFile, _Args], _Result], *, writes: bool = False
+    call: Callable[Concatenate["PooledFile", _Args], _Result], *, writes: bool = False
 ) -> Callable[Concatenate["PooledFile", _Args], _Result]:
-    """Return a call of `OsFile` during which a pooled file keeps its descriptor."""
+    """Return a call during which a pooled file keeps its descriptor, or is given one again."""
 
     @wraps(call)
     def pinned(file: "PooledFile", /, *args: _Args.args, **named: _Args.kwargs) -> _Result:
-        file.disk.pin(file)
+        disk = file.disk
+        with disk.lock:
+            disk.uses += 1
+            if file.is_closed or not file.is_open:
+                disk.open_again(file)
+            elif disk.uses - file.used > disk.recent_uses:
+                disk.move_back(file)
+            file.pins += 1
         try:
             file.written += writes
             return call(file, *args, **named)
         finally:
-            file.disk.unpin(file)
+            with disk.lock:
+                file.pins -= 1
+                if file.is_closed:
+                    disk.release_unused(file)
 
     return pinned
 
@@ -211,15 +210,12 @@ class PooledFile(OsFile):
     write_again = _pinned(OsFile.write_again, writes=True)
     overwrite = _pinned(OsFile.overwrite, writes=True)
 
+    @_pinned
     def sync(self) -> None:
         """Flush data and length; may not cover what another thread appends meanwhile."""
-        self.disk.pin(self)
-        try:
-            written = self.written
-            OsFile.sync(self)
-            self._synced = written
-        finally:
-            self.disk.unpin(self)
+        written = self.written
+        OsFile.sync(self)
+        self._synced = written
 
     def close(self) -> None:
         """Close it for good."""

@@ -34,13 +34,18 @@ class Appender:
 
     Threads:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
-        `torn` and `_file`; `recent` is set once and has a lock of its own. Any thread may call
-        `sync`, `archive_all`, `record`, `read`, `verify`, `verify_file`, `compare`, `held` and
-        `replace_rolled`. `_closing` is held while `_file` syncs or closes, so that no file is
-        closed during its sync. `_recording` is held while lines are written and files are emptied,
-        and guards `manifest` and `is_closed`; readers of `manifest` in other threads copy what
-        they iterate over. `_failure` is set once and never cleared. `walk` is replaced, never
-        changed, so any thread may read `end`.
+        `end`, `is_open`, `torn` and `_file`; `recent` is set once and has a lock of its own. Any
+        thread may call `sync`, `archive_all`, `record`, `read`, `verify`, `verify_file`, `compare`,
+        `held` and `replace_rolled`. `_closing` is held while `_file` syncs or closes, so that no
+        file is closed during its sync. `_recording` is held while lines are written and files are
+        emptied, and guards `manifest` and `is_closed`; readers of `manifest` in other threads copy
+        what they iterate over. `_failure` is set once and never cleared. `walk` is replaced, never
+        changed; any thread may read it, and `end`.
+
+    Attributes:
+        walk: checks the next frame.
+        end: where that goes; the end of the last rolled file if no file is active.
+        is_open: whether a file is active.
     """
 
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
@@ -54,6 +59,7 @@ class Appender:
         self.torn: Torn | None = None
         self.recent: RecentFrames | None = None  # set by a host that wants them in memory
         self._file: ActiveFile | None = None
+        self.is_open = False
         self._failure: DiskFailed | None = None
         self.is_closed = False
         self._closing = threading.Lock()
@@ -72,7 +78,10 @@ class Appender:
         if self.manifest.identity is None:
             self.record(identity)
         self.identity: LogIdentity = self.manifest.identity or identity
-        self.walk = self._walk(self._last_rolled_end())
+        self._go_to(self._walk(self._last_rolled_end()))
+
+    def _go_to(self, walk: Walk) -> None:
+        self.walk, self.end = walk, walk.position
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
         """Raise `ManifestError` if the first line, or an older file's `rolled` line, is missing."""
@@ -94,19 +103,9 @@ class Appender:
         file.write_again(0)
 
     @property
-    def end(self) -> Position:
-        """Where the next frame goes; the end of the last rolled file if no file is active."""
-        return self.walk.position
-
-    @property
     def next_place(self) -> Position:
         """Where a merged log continues: at `end`, or in the next file if that file was rolled."""
         return self.end.next_file() if self.end.file in self.manifest.rolled else self.end
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a file is active."""
-        return self._file is not None
 
     @property
     def last_frame(self) -> Position | None:
@@ -158,7 +157,8 @@ class Appender:
         except BaseException:
             file.close()
             raise
-        self._file, self.walk = file, walk
+        self._file, self.is_open = file, True
+        self._go_to(walk)
 
     def begin_file(self, start: Position) -> None:
         """Make the file that starts at `start` the active one; the previous one must be rolled.
@@ -168,8 +168,8 @@ class Appender:
         """
         if self._file is not None or start < self.end:
             raise Misuse(f"{self._path(start)} cannot follow {self.end} in {self.directory}")
-        self._file = self._open_file(start)
-        self.walk = self._walk(start)
+        self._file, self.is_open = self._open_file(start), True
+        self._go_to(self._walk(start))
 
     def append(
         self,
@@ -192,7 +192,9 @@ class Appender:
             DiskFailed: a partial write could not be removed, or an earlier sync failed; the log
                 takes no more frames.
         """
-        file = self._active()
+        file = self._file
+        if file is None or self._failure is not None:
+            file = self._active()
         try:
             file.append(parts, headers, copied)
         except DiskFailed as error:
@@ -203,7 +205,7 @@ class Appender:
                 self.recent.keep(self.end, after.position, parts, headers)
             if copied is not None or self.is_closed:  # or closed meanwhile
                 self.recent.clear()
-        self.walk = after
+        self.walk, self.end = after, after.position
 
     def cut(self, position: Position) -> None:
         """Cut the active file at a frame; what follows is about to be rewritten."""
@@ -212,8 +214,8 @@ class Appender:
         self._close_file()
         if self.recent is not None:
             self.recent.clear()
-        self._file = self._open_file(position.file)
-        _, self.walk = self._file.recover(durable=0)
+        self._file, self.is_open = self._open_file(position.file), True
+        self._go_to(self._file.recover(durable=0)[1])
 
     def read(self, position: Position, length: int) -> bytes:
         """Read up to `length` bytes at a position."""
@@ -346,7 +348,7 @@ class Appender:
         # One write in this order: if it is torn, the first line remains, and both are sent again.
         self.record(line, rolled)
         self._empty(line.file)
-        self.walk = self._walk(Position(rolled.file + rolled.end))
+        self._go_to(self._walk(Position(rolled.file + rolled.end)))
 
     def _empty(self, start: Position) -> None:
         with closing(self.disk.open(self._path(start), create=True)) as file:
@@ -427,7 +429,7 @@ class Appender:
     def abandon(self) -> None:
         """In a forked child: close the files, write nothing and take no lock."""
         self.is_closed = True
-        file, self._file = self._file, None
+        file, self._file, self.is_open = self._file, None, False
         with suppress(OSError):  # the parent may have been closing them
             if file is not None:
                 file.abandon()
@@ -454,15 +456,14 @@ class Appender:
         )
 
     def _active(self) -> ActiveFile:
-        if self._failure is not None:
-            self._check()
+        self._check()
         if self._file is None:
             raise Misuse(f"no file of {self.directory} is open to append to")
         return self._file
 
     def _close_file(self) -> None:
         with self._closing:
-            file, self._file = self._file, None
+            file, self._file, self.is_open = self._file, None, False
             if file is not None:
                 file.close()
 

@@ -221,7 +221,8 @@ class RecentFrames:
     def clear(self) -> None:
         """Drop all frames."""
         with self._memory.lock:
-            self._leave(len(self._parts))
+            if self._parts:
+                self._leave(len(self._parts))
 
     def _leave(self, count: int) -> None:
         """Drop the oldest frames; the caller holds the lock."""
