@@ -191,7 +191,7 @@ class Dialogue:
 
     def __init__(
         self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
-        is_first=lambda: True, later_s=None, start="", clock=time.monotonic, settle=lambda: None,
+        rank=None, later_s=None, start="", clock=time.monotonic, settle=lambda: None,
         needed=False,
     ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
@@ -204,7 +204,7 @@ class Dialogue:
             acked=lambda _outlet, ack: self.acks.append(ack),
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
-        self.schedule = AckSchedule(NoWake(), patience_s, is_first, later_s=later_s, clock=clock)
+        self.schedule = AckSchedule(NoWake(), patience_s, rank, later_s=later_s, clock=clock)
         self.sink = SinkConnection(
             self.sink_pipe, self.schedule, self.claim, settle=settle,
             caught_up=self.caught_up.append,

@@ -415,9 +415,7 @@ class Server:
         self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> SinkConnection:
         host = served.host
-        schedule = AckSchedule(
-            connection.wake, _PATIENCE_S, lambda: host.is_first, later_s=_LATER_S
-        )
+        schedule = AckSchedule(connection.wake, _PATIENCE_S, host, later_s=_LATER_S)
         claim = partial(self._claim, peer, served)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._columns

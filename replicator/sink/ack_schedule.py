@@ -3,13 +3,21 @@
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from replicator.host import Bell
 from replicator.sink.channel import SinkChannel
 
 _PAUSE_LEAST_S: Final = 0.001  # a due Ack may have to wait for a peer that reads nothing
 _PAUSE_FULL_S: Final = 0.02  # between two checks whether such a peer has made room
+
+
+class Rank(Protocol):
+    """Rank: a node among those that merge a stream."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it merges before other nodes, so that sources wait for its acknowledgement."""
 
 
 class ChannelBell:
@@ -65,7 +73,7 @@ class AckSchedule:
         self,
         wake: Bell,
         patience_s: float = 0.0,
-        is_first: Callable[[], bool] = lambda: True,
+        rank: Rank | None = None,
         *,
         later_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -76,8 +84,8 @@ class AckSchedule:
             wake: the wake that the connection waits for.
             patience_s: how long durable bytes wait to be acknowledged as merged too. They are
                 usually merged soon, and one acknowledgement serves both.
-            is_first: whether the source learns of merges from this node first; if not, all
-                acknowledgements wait, and one serves many merges.
+            rank: says whether the source learns of merges from this node first; if not, all
+                acknowledgements wait, and one serves many merges. It always does if not given.
             later_s: how long they wait in that case; `patience_s` if not given.
             clock: a monotonic clock, in seconds.
         """
@@ -86,7 +94,7 @@ class AckSchedule:
         self.is_woken = False  # woken, and has not called `look` since
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
-        self._is_first = is_first
+        self._rank = rank
         self._clock = clock
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # latest time to acknowledge, by channel
@@ -109,12 +117,21 @@ class AckSchedule:
 
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
-        if channel in self._waiting and not self._is_first():
+        if channel in self._waiting and self._rank is not None and not self._rank.is_first:
             return False  # it is already due to be acknowledged
         if channel in self._news:
             return False  # the connection has yet to check, and will
         self._news.add(channel)
         return True
+
+    def expect(self, channel: int) -> None:
+        """Schedule a channel that received something, unless this node merges first.
+
+        Its bytes are merged, by all likelihood, when the acknowledgement is due, and the bell that
+        rings for them need not wake the connection.
+        """
+        if channel not in self._waiting and self._rank is not None and not self._rank.is_first:
+            self._waiting[channel] = self._clock() + self._later_s
 
     def due(self, channels: dict[int, SinkChannel]) -> list[int]:
         """Return the channels to acknowledge now, each once."""
@@ -122,24 +139,26 @@ class AckSchedule:
         while self._news:
             channel = self._news.pop()
             found = channels.get(channel)
-            if found is not None and self._patience_s and self._can_wait(found):
-                wait_s = self._patience_s if self._is_first() else self._later_s
-                self._waiting.setdefault(channel, now_s + wait_s)
-            else:
+            if found is None or self.take(found):
                 self._waiting.pop(channel, None)
                 due.append(channel)
-        late = [each for each, at_s in self._waiting.items() if at_s <= now_s]
-        for each in late:
-            del self._waiting[each]
-        return due + late
+            else:
+                is_first = self._rank is None or self._rank.is_first
+                wait_s = self._patience_s if is_first else self._later_s
+                self._waiting.setdefault(channel, now_s + wait_s)
+        for each, at_s in list(self._waiting.items()):
+            if at_s <= now_s:
+                del self._waiting[each]
+                due.append(each)
+        return due
 
     def take(self, channel: SinkChannel) -> bool:
         """Remove a channel from the schedule, to acknowledge it now; False if it can wait."""
-        if self._patience_s and self._can_wait(channel):
-            return False
+        if self._patience_s:
+            reached = channel.inbox.confirmations
+            is_merging = reached.merged < reached.received
+            if is_merging or (self._rank is not None and not self._rank.is_first):
+                return False
         self._news.discard(channel.channel)
         self._waiting.pop(channel.channel, None)
         return True
-
-    def _can_wait(self, channel: SinkChannel) -> bool:
-        return channel.is_merging or not self._is_first()

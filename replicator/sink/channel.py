@@ -208,12 +208,6 @@ class SinkChannel:
         self._appender.skip_archived(message.rolled, line)
         self.inbox.written()
 
-    @property
-    def is_merging(self) -> bool:
-        """Whether more of the log is durable than merged."""
-        reached = self.inbox.confirmations
-        return reached.merged < reached.received
-
     def news(self) -> Ack | None:
         """Return the log's progress, if the source does not know it yet."""
         reached = self.inbox.confirmations

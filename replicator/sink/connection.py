@@ -148,9 +148,10 @@ class SinkConnection:
             if self._headers is not None and self._headers_told != "":
                 self._tell_headers(self._headers)
             if self._has_written:
-                self._settle_written()
+                self._has_written = False
+                self._settle()
             link.beat()  # first: posted bytes must be sent before there is room for more
-            self.pause_s = _ASK_S if self._is_asked() else _IDLE_S
+            self.pause_s = _ASK_S if self._headers_told and self._asks_soon() else _IDLE_S
             if schedule.look():
                 if not link.has_left:
                     due = map(self._acknowledgement, schedule.due(self._channels))
@@ -205,7 +206,8 @@ class SinkConnection:
         with self._schedule.turn:
             try:
                 if self._has_written:
-                    self._settle_written()
+                    self._has_written = False
+                    self._settle()
             finally:
                 while self._channels:
                     _, channel = self._channels.popitem()
@@ -218,13 +220,9 @@ class SinkConnection:
             if self._link.version >= HEADERS_VERSION:
                 self._link.send(encode(messages.HeadersNotice(why_not)))
 
-    def _is_asked(self) -> bool:
-        """Whether to ask soon again whether messages may have headers."""
-        return bool(self._headers_told) and time.monotonic() < self._begun_s + _AGREED_S
-
-    def _settle_written(self) -> None:
-        self._has_written = False
-        self._settle()
+    def _asks_soon(self) -> bool:
+        """Whether the nodes may soon agree that messages may have headers."""
+        return time.monotonic() < self._begun_s + _AGREED_S
 
     def _is_slow(self, message: Message) -> bool:
         """Whether handling a message waits for the disk: it opens a copy, or ends a file.
@@ -293,7 +291,9 @@ class SinkConnection:
             if isinstance(message, Data):
                 if not channel.take_data(message, may_wait=may_wait):
                     self.aside = partial(self._take, message)
-                elif self._last_codes:
+                    return
+                self._schedule.expect(channel.channel)
+                if self._last_codes:
                     self._last_codes.pop(_name(channel), None)
             elif isinstance(message, RolledNotice):
                 self._end_file(channel, message)

@@ -643,7 +643,9 @@ def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink)
     """The leader has acknowledged each; doing so here again would cost all nodes as much."""
     clock = SimpleNamespace(now_s=100.0)
     options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
-    dialogue = Dialogue(source, sink, **options, is_first=lambda: False, later_s=0.025)
+    dialogue = Dialogue(
+        source, sink, **options, rank=SimpleNamespace(is_first=False), later_s=0.025
+    )
     dialogue.talk()
     end = dialogue.outlet.position
     dialogue.inbox.merged = end
@@ -656,6 +658,26 @@ def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink)
     clock.now_s += 0.01
     dialogue.talk().close()
     assert [(each.durable, each.merged) for each in dialogue.acks] == [(end, end)]
+
+
+def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
+    """It looks in time anyway; the wake was a turn, and a system call, of every message."""
+    clock = SimpleNamespace(now_s=100.0)
+    options = {"patience_s": 0.01, "later_s": 0.025, "clock": lambda: clock.now_s}
+    dialogue = Dialogue(source, sink, **options, rank=SimpleNamespace(is_first=False)).talk()
+    clock.now_s += 1
+    dialogue.talk()
+    acked, sets = len(dialogue.acks), dialogue.schedule.wake.sets
+    dialogue.inbox.written = lambda: None  # it rings when the message is merged, and not before
+    Log(source).write(100)
+    dialogue.talk()
+    assert 0.02 < dialogue.sink.pause_s < 0.03
+    dialogue.inbox.merged = end = dialogue.outlet.position
+    dialogue.inbox.bell.set()
+    assert (dialogue.schedule.wake.sets, len(dialogue.acks)) == (sets, acked)
+    clock.now_s += 0.025
+    dialogue.talk().close()
+    assert [(each.received, each.merged) for each in dialogue.acks[acked:]] == [(end, end)]
 
 
 def test_a_copy_that_ends_in_a_file_that_is_damaged_here_has_not_diverged(source, sink):
@@ -674,9 +696,9 @@ def test_a_new_leader_acknowledges_a_merge_at_once(source, sink):
     """A publisher may be waiting for it."""
     clock = SimpleNamespace(now_s=100.0)
     options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
-    leads = []
-    dialogue = Dialogue(source, sink, **options, is_first=lambda: bool(leads)).talk()
-    leads.append(True)
+    rank = SimpleNamespace(is_first=False)
+    dialogue = Dialogue(source, sink, **options, rank=rank).talk()
+    rank.is_first = True
     dialogue.inbox.merged = end = dialogue.outlet.position
     dialogue.inbox.bell.set()
     dialogue.talk().close()
@@ -753,7 +775,7 @@ def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink):
     """A sink that kept checking would spin on a core for that long."""
     clock = SimpleNamespace(now_s=100.0)
     options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
-    dialogue = Dialogue(source, sink, **options, is_first=lambda: False).talk()
+    dialogue = Dialogue(source, sink, **options, rank=SimpleNamespace(is_first=False)).talk()
     clock.now_s += 1
     dialogue.sink_pipe.has_left = True
     dialogue.talk()

@@ -19,6 +19,7 @@ from rt.traffic import Traffic
 
 _log: Final = logging.getLogger("rt.node")
 _PASSED_OVER_S: Final = 2.0
+NOTHING_WAITS: Final = float("inf")  # all its bytes are merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class NodeInbox:
         self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
         self.is_carried = False  # whether the instruction that merged its last bytes had them
         self._passed_over_s = float("-inf")  # when its bytes were last not carried in time
+        # when its oldest bytes came that are not merged, or the last ones were merged before them
+        self.waits_since_s = NOTHING_WAITS
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
         self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
@@ -82,6 +85,8 @@ class NodeInbox:
         Raises:
             Refused: the disk is nearly full, so these bytes are the last for now.
         """
+        if self.waits_since_s == NOTHING_WAITS:
+            self.waits_since_s = time.monotonic()
         self._ports.changed(self)
         self._ports.guard.demand_room()
 
@@ -128,6 +133,8 @@ class NodeInbox:
         """
         if end != self.merged:
             self.merged, self.is_carried = end, is_carried
+            is_all = end >= self.appender.end
+            self.waits_since_s = NOTHING_WAITS if is_all else time.monotonic()
         if self.appender.recent is not None:
             self.appender.recent.release(end)
 

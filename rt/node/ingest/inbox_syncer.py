@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -14,8 +14,7 @@ from rt.latencies import RunningMean
 from rt.limits import KIB
 from rt.log.write.appender import Durable
 from rt.net.loop.event_loop import EventLoop
-from rt.node.ingest.inbox import NodeInbox
-from rt.position import Position
+from rt.node.ingest.inbox import NOTHING_WAITS, NodeInbox
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 
 # One journal commit of the file system serves all waiting syncs, so files are synced in parallel;
@@ -39,44 +38,41 @@ _PUT_OFF_MAX: Final = 32  # inboxes; each update checks them all
 class PutOff:
     """PutOff: defers syncing small updates that instructions should carry."""
 
-    def __init__(self, written: Mapping[str, NodeInbox]) -> None:
-        """Wait for these inboxes' bytes to be merged."""
-        self._last_s = time.monotonic() + _CARRIED_SYNC_S
-        self._waiting: dict[str, tuple[Position, float]] = {}  # merged up to there, since when
-        self._begin(written)
-
-    def _begin(self, written: Mapping[str, NodeInbox]) -> None:
-        now_s, before = time.monotonic(), self._waiting
-        self._due_s = now_s + _CARRIED_WITHIN_S
-        self._waiting = dict[str, tuple[Position, float]]()
-        for name, inbox in written.items():
-            if inbox.merged < inbox.appender.end:
-                merged, since_s = before.get(name, (inbox.merged, now_s))
-                has_moved = merged != inbox.merged
-                self._waiting[name] = inbox.merged, now_s if has_moved else since_s
+    def __init__(self) -> None:
+        """Wait for the bytes of inboxes to be merged."""
+        self._began_s = time.monotonic()
+        self._last_s = self._began_s + _CARRIED_SYNC_S
+        self.due_s = self._began_s + _CARRIED_WITHIN_S  # when to look next
 
     def pause_s(self) -> float:
         """How long until the next check."""
-        return max(0.0, self._due_s - time.monotonic())
+        return max(0.0, self.due_s - time.monotonic())
 
-    def is_over(self, written: Mapping[str, NodeInbox]) -> bool:
+    def is_over(self, written: Iterable[NodeInbox]) -> bool:
         """Whether a session's updates are not carried, or all have waited long enough."""
         now_s = time.monotonic()
-        if now_s < self._due_s:
+        if now_s < self.due_s:
             return False
         if now_s >= self._last_s:
             return True
-        late = [each for name, each in written.items() if self._is_late(name, each, now_s)]
-        for inbox in late:
-            inbox.passed_over(now_s)
-        if not late:
-            self._begin(written)
-        return bool(late)
+        self.due_s, has_late = self._last_s, False
+        for inbox in written:
+            if inbox.merged >= inbox.appender.end:
+                continue
+            since_s = max(self._began_s, inbox.waits_since_s)
+            if since_s == NOTHING_WAITS:  # bytes came while others were merged
+                since_s = inbox.waits_since_s = now_s
+            late_s = since_s + carried_within_s(inbox)
+            if late_s <= now_s:
+                inbox.passed_over(now_s)
+                has_late = True
+            self.due_s = min(self.due_s, late_s)
+        return has_late
 
-    def _is_late(self, name: str, inbox: NodeInbox, now_s: float) -> bool:
-        merged, since_s = self._waiting.get(name, (None, now_s))
-        within_s = _CARRIED_AGAIN_WITHIN_S if inbox.is_carried else _CARRIED_WITHIN_S
-        return merged == inbox.merged and now_s - since_s >= within_s
+
+def carried_within_s(inbox: NodeInbox) -> float:
+    """Return how long an inbox's bytes wait for an instruction that carries them."""
+    return _CARRIED_AGAIN_WITHIN_S if inbox.is_carried else _CARRIED_WITHIN_S
 
 
 class Started(NamedTuple):
@@ -99,8 +95,9 @@ class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and
-        `_taken`, and is not held during a sync or while `_synced` is called. Connections, in the
+        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`,
+        and is not held during a sync or while `_synced` is called; `_changed` notifies of the end
+        of a sync. Connections, in the
         loop or in its pool, call `mark`, `settle` and `put_off`; any thread may call `forget` and
         `stop`; the owner calls `start`, `finish` and `close`. The loop calls `ready`, which has a
         thread of `pool` sync a batch. Whichever thread sets `_syncing` syncs the batch. After a
@@ -118,7 +115,8 @@ class InboxSyncer:
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
         self._put_off: PutOff | None = None  # how long those wait
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
         self._taken = RunningMean()  # by a batch
         # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
@@ -134,12 +132,12 @@ class InboxSyncer:
     @property
     def scheduled(self) -> list[NodeInbox]:
         """The inboxes that the next batch will sync."""
-        with self._changed:
+        with self._lock:
             return list(self._dirty.values())
 
     def mark(self, inbox: NodeInbox) -> None:
         """Schedule an inbox for syncing: bytes were appended to it."""
-        with self._changed:
+        with self._lock:
             self._dirty[inbox.session] = inbox
             if inbox.appender.end - inbox.durable > _SETTLE_BYTES:
                 self._put_off = None
@@ -147,7 +145,7 @@ class InboxSyncer:
 
     def forget(self, session: str) -> None:
         """Unschedule a session whose copy is set aside."""
-        with self._changed:
+        with self._lock:
             self._dirty.pop(session, None)
             if not self._dirty:
                 self._put_off = None
@@ -177,7 +175,7 @@ class InboxSyncer:
 
     def _demand_done(self, batch: Future[None]) -> None:
         if isinstance(error := batch.exception(), Exception):
-            with self._changed:
+            with self._lock:
                 self._has_failed = True  # nothing is synced any more, and nothing waited for
                 self._changed.notify_all()
             self.failed(error)
@@ -189,11 +187,11 @@ class InboxSyncer:
             The inboxes, which the caller syncs, and the seconds until the next look; None if there
             is nothing to look at.
         """
-        with self._changed:
+        with self._lock:
             if self._has_failed or self._syncing or not self._dirty:
                 return [], None
             put_off = None if self._stopping else self._put_off
-            if put_off is not None and not put_off.is_over(self._dirty):
+            if put_off is not None and not put_off.is_over(self._dirty.values()):
                 return [], put_off.pause_s()
             return self._begin_sync(), None
 
@@ -207,7 +205,7 @@ class InboxSyncer:
             OSError: the sync failed. The node must stop: nothing may be acknowledged after it.
             CorruptLog: as `NodeInbox.sync`.
         """
-        with self._changed:
+        with self._lock:
             if not self._dirty:
                 return False
             self._put_off = None
@@ -226,19 +224,19 @@ class InboxSyncer:
         Returns:
             The sessions with small updates neither durable nor merged; None if only a sync helps.
         """
-        with self._changed:
-            little, waiting = 0, []
+        with self._lock:
+            little, waiting, within_s = 0, [], _CARRIED_SYNC_S
             for each in self._dirty.values():
                 open_bytes = each.appender.end - max(each.durable, each.merged)
                 # copies without a durable byte are not carried
-                if each.durable and open_bytes <= CARRIED_BYTES_MAX and not each.is_passed_over:
+                is_little = each.durable and open_bytes <= CARRIED_BYTES_MAX
+                if is_little and (each.is_carried or not each.is_passed_over):
                     little += 1
                     if open_bytes > 0:
                         waiting.append(each.session)
+                        within_s = min(within_s, carried_within_s(each))
             if little == len(self._dirty) <= _PUT_OFF_MAX:
-                if self._put_off is None and little:
-                    self._put_off = PutOff(self._dirty)
-                    self._rouse()
+                self._look_within(within_s)
             elif little:
                 self._put_off = None
                 self._rouse()
@@ -246,9 +244,19 @@ class InboxSyncer:
                 return None
             return waiting
 
+    def _look_within(self, seconds: float) -> None:
+        """Have the loop look in time whether what waits is carried; the caller holds the lock."""
+        put_off = self._put_off
+        if put_off is None and self._dirty:
+            self._put_off = PutOff()
+            self._rouse()
+        elif put_off is not None and (at_s := time.monotonic() + seconds) < put_off.due_s:
+            put_off.due_s = at_s
+            self._rouse()
+
     def stop(self) -> None:
         """Have everything that is scheduled synced at once."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._rouse()
 
@@ -263,7 +271,7 @@ class InboxSyncer:
             started.loop.call(lambda: started.loop.forget(self))
             self._started = None
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: not self._syncing or self._has_failed)
             batch, _ = self.due()
             if not batch:
@@ -293,12 +301,12 @@ class InboxSyncer:
         try:
             self.sync(batch)
         except (OSError, CorruptLog):
-            with self._changed:  # `_syncing` remains set: nothing is synced after a failure
+            with self._lock:  # `_syncing` remains set: nothing is synced after a failure
                 self._has_failed = True
                 self._changed.notify_all()
             raise
         taken_s = time.monotonic() - began_s
-        with self._changed:
+        with self._lock:
             self._syncing = False
             self._changed.notify_all()
             self._taken.observe(taken_s)
