@@ -30,8 +30,10 @@ class LogFeed:
         Raises:
             Refused: this node no longer serves anything.
         """
-        self._feeds.demand_open(relays=self._relays)
-        return self._feeds.end
+        feeds = self._feeds
+        if feeds.refusal is not None or feeds.moved is not None:
+            feeds.demand_open(relays=self._relays)
+        return feeds.end
 
     def recent(self, first: Position, end: Position) -> Appended | None:
         """Return frames from `first` on, up to `end` at most, if they are in memory."""
@@ -56,7 +58,7 @@ class LogFeeds:
     Threads:
         `open` and `forget` are called by connections, and change one entry of `_feeds`; `grown`,
         `begin`, `go_on`, `turn_away` and `refuse` are called by the one thread that appends, and
-        copy it. `end`, `_left`, `_moved` and `_refusal` are written by it alone; `end` only grows.
+        copy it. `end`, `_left`, `moved` and `refusal` are written by it alone; `end` only grows.
         `damaged` has a lock of its own; the functions given at the start are never replaced.
     """
 
@@ -76,10 +78,10 @@ class LogFeeds:
         self.is_whole = is_whole
         self.recent = recent
         self._closed = closed
-        self._moved: Refused | None = None  # why all but nodes are turned away
+        self.moved: Refused | None = None  # why all but nodes are turned away
         self.damaged = DamagedFiles()
         self.end: Position = START
-        self._refusal: Refused | None = None
+        self.refusal: Refused | None = None
         self._feeds: dict[LogFeed, None] = {}
         self._left: Iterable[LogFeed] = ()  # feeds not yet notified of the growth
 
@@ -106,19 +108,19 @@ class LogFeeds:
 
     def demand_open(self, *, relays: bool) -> None:
         """Raise `Refused` if nothing will be served again to a node, which `relays`, or another."""
-        if self._refusal is not None:
-            raise self._refusal
-        if self._moved is not None and not relays:
-            raise self._moved
+        if self.refusal is not None:
+            raise self.refusal
+        if self.moved is not None and not relays:
+            raise self.moved
 
     def turn_away(self, why: Refused | None) -> None:
         """Turn all but nodes away while there is a reason; None serves them again."""
-        self._moved, self._left = why, self._feeds.copy()
+        self.moved, self._left = why, self._feeds.copy()
         self.go_on()
 
     def refuse(self, why: Refused) -> None:
         """Turn all connections away from now on."""
-        self._refusal, self._left = why, self._feeds.copy()
+        self.refusal, self._left = why, self._feeds.copy()
         self.go_on()
 
     def grown(self, end: Position) -> None:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from replicator.host import Bell, Feed
 from replicator.source.channel import SourceChannel
@@ -22,6 +22,14 @@ _log: Final = logging.getLogger(__name__)
 BEGIN_S: Final = 30.0
 CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks during a flood
 _POLL_S: Final = 1.0  # how often to check the log without the bell
+
+
+class Here(Protocol):
+    """Here: an event loop."""
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the loop."""
 
 
 class PullConnection:
@@ -43,14 +51,15 @@ class PullConnection:
         damaged: Callable[[CorruptLog, bool], None],
         traffic: Traffic | None = None,
         *,
-        is_here: Callable[[], bool] = lambda: True,
+        loop: Here | None = None,
         heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve what `feed` returns to the peer of `link`, which has greeted and waits for `wake`.
 
-        `damaged` is as `replicator.host.Host.damaged`; `traffic` counts what is sent; `heard` is as
-        of `SourceConnection`.
+        `loop` calls it; without one, every caller of `set` counts as the loop. `damaged` is as
+        `replicator.host.Host.damaged`; `traffic` counts what is sent; `heard` is as of
+        `SourceConnection`.
 
         Raises:
             Refused: the host does not serve now.
@@ -60,7 +69,7 @@ class PullConnection:
         self._damaged = damaged
         self._clock = clock
         self._begin_by_s = float("inf")
-        self._is_here = is_here
+        self._loop = loop
         self.is_lent = False
         self._refused: list[Refused] = []
         self._side = SourceConnection(
@@ -89,7 +98,7 @@ class PullConnection:
         channel = self._channel
         if channel is not None and not channel.has_begun:
             return  # it looks when it begins; until then no one is there to send to
-        may_send = channel is not None and not self.is_lent and self._is_here()
+        may_send = not self.is_lent and (self._loop is None or self._loop.is_own_thread)
         if channel is None or not may_send or not self._side.send_now(channel):
             self._wake.set()
 

@@ -461,7 +461,7 @@ class Server:
             feed,
             host.damaged,
             client.sent,
-            is_here=lambda: self._loop.is_own_thread,
+            loop=self._loop,
             heard=served.hears,
         )
         client.ends = lambda: (pulling.position, pulling.acked)

@@ -77,6 +77,7 @@ class SourceChannel:
         self._is_whole = is_whole
         self._recent = recent
         self._source: Source | None = None
+        self.has_begun = False  # whether the sink has sent its Standing
         self.cursor_file = CursorFile(log, is_own=end is None)
         self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest skipped or sent
@@ -87,11 +88,6 @@ class SourceChannel:
     def position(self) -> Position:
         """The end up to which the log was sent; `START` before the sink's Standing."""
         return START if self._source is None else self._source.cursor
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the sink has sent its Standing."""
-        return self._source is not None
 
     def begin(self, standing: Standing) -> None:
         """Begin where the sink's copy ends.
@@ -109,7 +105,7 @@ class SourceChannel:
             raise self._refused(found)
         self._begins = self._starting_file(standing.start)
         self._source = Source(self._begin_at(standing.end))
-        self.acked = self._source.cursor
+        self.acked, self.has_begun = self._source.cursor, True
         archived = self.log.manifest.archived
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 

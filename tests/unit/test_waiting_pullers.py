@@ -106,7 +106,7 @@ def test_what_is_merged_is_sent_by_the_thread_that_rings_only_if_it_is_the_loop(
     )  # fmt: skip
     connection = PullConnection(
         link, bell, lambda _bell: feed, lambda _error, _growing: None,
-        is_here=lambda: who != "another thread",
+        loop=SimpleNamespace(is_own_thread=who != "another thread"),
     )  # fmt: skip
     connection.turn()
     link.other.send(encode(Standing(0, START)))

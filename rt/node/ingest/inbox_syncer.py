@@ -62,17 +62,12 @@ class PutOff:
             since_s = max(self._began_s, inbox.waits_since_s)
             if since_s == NOTHING_WAITS:  # bytes came while others were merged
                 since_s = inbox.waits_since_s = now_s
-            late_s = since_s + carried_within_s(inbox)
+            late_s = since_s + (_CARRIED_AGAIN_WITHIN_S if inbox.is_carried else _CARRIED_WITHIN_S)
             if late_s <= now_s:
                 inbox.passed_over(now_s)
                 has_late = True
             self.due_s = min(self.due_s, late_s)
         return has_late
-
-
-def carried_within_s(inbox: NodeInbox) -> float:
-    """Return how long an inbox's bytes wait for an instruction that carries them."""
-    return _CARRIED_AGAIN_WITHIN_S if inbox.is_carried else _CARRIED_WITHIN_S
 
 
 class Started(NamedTuple):
@@ -225,7 +220,7 @@ class InboxSyncer:
             The sessions with small updates neither durable nor merged; None if only a sync helps.
         """
         with self._lock:
-            little, waiting, within_s = 0, [], _CARRIED_SYNC_S
+            little, waiting, look_s = 0, [], _CARRIED_AGAIN_WITHIN_S
             for each in self._dirty.values():
                 open_bytes = each.appender.end - max(each.durable, each.merged)
                 # copies without a durable byte are not carried
@@ -234,25 +229,24 @@ class InboxSyncer:
                     little += 1
                     if open_bytes > 0:
                         waiting.append(each.session)
-                        within_s = min(within_s, carried_within_s(each))
+                        if not each.is_carried:
+                            look_s = _CARRIED_WITHIN_S
             if little == len(self._dirty) <= _PUT_OFF_MAX:
-                self._look_within(within_s)
+                put_off = self._put_off
+                if put_off is None and little:
+                    self._put_off = PutOff()
+                    self._rouse()
+                elif waiting and put_off is not None:
+                    at_s = time.monotonic() + look_s
+                    if at_s < put_off.due_s:
+                        put_off.due_s = at_s
+                        self._rouse()
             elif little:
                 self._put_off = None
                 self._rouse()
             else:
                 return None
             return waiting
-
-    def _look_within(self, seconds: float) -> None:
-        """Have the loop look in time whether what waits is carried; the caller holds the lock."""
-        put_off = self._put_off
-        if put_off is None and self._dirty:
-            self._put_off = PutOff()
-            self._rouse()
-        elif put_off is not None and (at_s := time.monotonic() + seconds) < put_off.due_s:
-            put_off.due_s = at_s
-            self._rouse()
 
     def stop(self) -> None:
         """Have everything that is scheduled synced at once."""

@@ -398,8 +398,8 @@ class Inboxes:
 
     def appender_of(self, session: str) -> Appender | None:
         """Return what appends to the copy of a session, or None without one."""
-        inbox = self.get(session)
-        return None if inbox is None else inbox.appender
+        state = self._sessions.get(session)
+        return None if state is None or state.copy is None else state.copy.appender
 
     def received(self, session: str) -> Position:
         """Return the end of a session's copy, which may not be durable yet."""
