@@ -156,7 +156,7 @@ class SinkConnection:
                 if not link.has_left:
                     due = map(self._acknowledgement, schedule.due(self._channels))
                     if acks := b"".join(due):
-                        link.send(acks)
+                        link.post(acks)
                 self.pause_s = min(self.pause_s, schedule.pause_s)
 
     def take_aside(self) -> None:

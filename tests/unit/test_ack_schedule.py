@@ -83,7 +83,7 @@ def test_what_is_due_of_many_channels_is_sent_at_once(tmp_path):
         dialogue.source.open(log)
     dialogue.talk()
     pipe, written = dialogue.sink_pipe, []
-    pipe.send = lambda data: written.append(bytes(data))
+    pipe.post = lambda data: written.append(bytes(data))
     pipe.has_left = True  # so that nothing is sent as it is announced
     for inbox in dialogue.inboxes:
         inbox.merged = inbox.appender.end

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from rt.errors import Refused
@@ -34,6 +35,13 @@ class Appended(NamedTuple):
     end: Position
     headings: Sequence[Heading]
     data: bytes
+
+
+# Without the Python function that a named tuple is otherwise made by, once for each frame.
+_new_heading: Final[Callable[[tuple[Header, bytes]], Heading]] = partial(tuple.__new__, Heading)
+_new_appended: Final[Callable[[tuple[Position, Position, list[Heading], bytes]], Appended]] = (
+    partial(tuple.__new__, Appended)
+)
 
 
 class UsedSpan(NamedTuple):
@@ -159,9 +167,9 @@ class RecentFrames:
                 return
             data, headings, at = b"".join(parts), list[Heading](), 0
             for header in headers:
-                headings.append(Heading(header, data[at : at + HEADER_BYTES]))
+                headings.append(_new_heading((header, data[at : at + HEADER_BYTES])))
                 at += header.size
-            self._parts += (Appended(position, end, headings, data),)
+            self._parts += (_new_appended((position, end, headings, data)),)
             memory.held += cost
 
     def between(self, first: Position, end: Position) -> Appended | None:
