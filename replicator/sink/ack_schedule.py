@@ -63,8 +63,10 @@ class AckSchedule:
     """AckSchedule: delays acknowledgements briefly, so that one replaces several.
 
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
-        held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
-        only tests for membership of `_waiting`. `is_woken` is set before the wake, by a thread that
+        held. `_news` and `_expected` are sets that one side adds to and the other removes from,
+        both atomic; `note` only tests for membership of `_waiting`. It does so after it has removed
+        from `_expected`, and `due` looks there last, so that one of them sees the other's work.
+        `is_woken` is set before the wake, by a thread that
         has noted its news, and cleared by `look` before the news is read, so a thread that finds it
         set need not wake the connection.
     """
@@ -98,6 +100,8 @@ class AckSchedule:
         self._clock = clock
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # latest time to acknowledge, by channel
+        self._expected: set[int] = set()  # of these, those without news so far
+        self._overdue: set[int] = set()  # those that had no news when they were due
 
     def look(self) -> bool:
         """Return whether something must be acknowledged; for the connection's own thread."""
@@ -117,6 +121,7 @@ class AckSchedule:
 
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
+        self._expected.discard(channel)
         if channel in self._waiting and self._rank is not None and not self._rank.is_first:
             return False  # it is already due to be acknowledged
         if channel in self._news:
@@ -128,9 +133,10 @@ class AckSchedule:
         """Schedule a channel that received something, unless this node merges first.
 
         Its bytes are merged, by all likelihood, when the acknowledgement is due, and the bell that
-        rings for them need not wake the connection.
+        rings for them need not wake the connection. If they are not, the bell acknowledges them.
         """
         if channel not in self._waiting and self._rank is not None and not self._rank.is_first:
+            self._expected.add(channel)
             self._waiting[channel] = self._clock() + self._later_s
 
     def due(self, channels: dict[int, SinkChannel]) -> list[int]:
@@ -149,7 +155,11 @@ class AckSchedule:
         for each, at_s in list(self._waiting.items()):
             if at_s <= now_s:
                 del self._waiting[each]
-                due.append(each)
+                if each in self._expected:
+                    self._expected.discard(each)
+                    self._overdue.add(each)
+                else:
+                    due.append(each)
         return due
 
     def take(self, channel: SinkChannel) -> bool:
@@ -157,8 +167,10 @@ class AckSchedule:
         if self._patience_s:
             reached = channel.inbox.confirmations
             is_merging = reached.merged < reached.received
-            if is_merging or (self._rank is not None and not self._rank.is_first):
+            is_late = channel.channel in self._overdue
+            if is_merging or not (is_late or self._rank is None or self._rank.is_first):
                 return False
+        self._overdue.discard(channel.channel)
         self._news.discard(channel.channel)
         self._waiting.pop(channel.channel, None)
         return True

@@ -680,6 +680,29 @@ def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
     assert [(each.received, each.merged) for each in dialogue.acks[acked:]] == [(end, end)]
 
 
+def test_a_sink_that_merges_late_acknowledges_the_merge_at_once_and_nothing_before(source, sink):
+    """On a busy machine each message was acknowledged twice, the first time without news."""
+    clock = SimpleNamespace(now_s=100.0)
+    options = {"patience_s": 0.01, "later_s": 0.025, "clock": lambda: clock.now_s}
+    dialogue = Dialogue(source, sink, **options, rank=SimpleNamespace(is_first=False)).talk()
+    clock.now_s += 1
+    dialogue.talk()
+    acked, sets = len(dialogue.acks), dialogue.schedule.wake.sets
+    dialogue.inbox.written = lambda: None
+    Log(source).write(100)
+    dialogue.talk()
+    clock.now_s += 0.025
+    dialogue.talk()
+    assert dialogue.sink.pause_s > 1
+    assert len(dialogue.acks) == acked
+    dialogue.inbox.merged = end = dialogue.outlet.position
+    dialogue.inbox.bell.set()
+    dialogue.source.turn()
+    assert [each.merged for each in dialogue.acks[acked:]] == [end]
+    assert dialogue.schedule.wake.sets == sets
+    dialogue.close()
+
+
 def test_a_copy_that_ends_in_a_file_that_is_damaged_here_has_not_diverged(source, sink):
     """It may be whole, and another node has the rest."""
     copy_all(source, sink)
