@@ -13,6 +13,7 @@ from replicator.wire.link import Link
 from rt.errors import RtError
 from rt.limits import KIB
 from rt.log.notify.watch import Wake
+from rt.net.loop.deadlines import NEVER_S
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.poller import READABLE, WRITABLE
 from rt.net.loop.turns import ContextParty
@@ -105,6 +106,7 @@ class LoopedClient(ContextParty):
         self._pause_s = 0.0  # what the last turn of a puller said
         self._hold: Hold | None = None
         self._held_to_s = 0.0
+        self._due_s = NEVER_S  # when its deadline is, while it rests
 
     def begin(self) -> None:
         """Have the loop serve it; if the loop has ended, so does the connection, at once."""
@@ -131,7 +133,9 @@ class LoopedClient(ContextParty):
             if self._hold is not None and self._is_held(self._hold):
                 self._beat()
                 return
-            self._link.has_more = True
+            # Something came, unless it is called because it is due; if both, it is called again.
+            if self._loop.clock() < self._due_s:
+                self._link.has_more = True
             if (fills := served.fills) is not None:
                 fills.turn()
                 if fills.aside is not None:
@@ -183,14 +187,14 @@ class LoopedClient(ContextParty):
         if events != self._watched:
             self._watch(events)
         now_s = self._loop.clock()
-        at_s = min(now_s + pause_s, link.beat_by_s)
-        self._loop.deadlines.set(self, max(now_s + _PAUSE_LEAST_S, at_s))
+        self._due_s = max(now_s + _PAUSE_LEAST_S, min(now_s + pause_s, link.beat_by_s))
+        self._loop.deadlines.set(self, self._due_s)
 
     # A connection that has had its share
 
     def _hold_back(self, hold: Hold) -> None:
         if hold.seconds > 0:
-            self._hold = hold
+            self._hold, self._due_s = hold, NEVER_S
             self._held_to_s = self._loop.clock() + hold.seconds
             self._watch(0)
             self._look_later()
@@ -217,6 +221,7 @@ class LoopedClient(ContextParty):
         self._is_away, self._is_woken = True, False
         self._lend()
         self._watch(0)
+        self._due_s = NEVER_S
         self._loop.deadlines.clear(self)
         self._loop.away(lambda: None if self._is_over else work(), self._back)
 

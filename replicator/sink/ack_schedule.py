@@ -66,9 +66,8 @@ class AckSchedule:
         held. `_news` and `_expected` are sets that one side adds to and the other removes from,
         both atomic; `note` only tests for membership of `_waiting`. It does so after it has removed
         from `_expected`, and `due` looks there last, so that one of them sees the other's work.
-        `is_woken` is set before the wake, by a thread that
-        has noted its news, and cleared by `look` before the news is read, so a thread that finds it
-        set need not wake the connection.
+        `is_woken` is set before the wake, by a thread that has noted its news, and cleared by
+        `look` before the news is read, so a thread that finds it set need not wake the connection.
     """
 
     def __init__(
