@@ -350,7 +350,7 @@ class SourceChannel:
             return False
         if (frames := self._recent(start, Position(start.file + limit))) is not None:
             send(buffer.recent_message(self.channel, frames))
-            source.sent(len(frames.data))
+            source.cursor = frames.end
             return True
         message = buffer.data_message(self.channel, file, start, limit)
         if not message:
