@@ -8,8 +8,7 @@ from typing import Final, Protocol
 from replicator.host import Bell
 from replicator.sink.channel import SinkChannel
 
-_PAUSE_LEAST_S: Final = 0.001  # a due Ack may have to wait for a peer that reads nothing
-_PAUSE_FULL_S: Final = 0.02  # between two checks whether such a peer has made room
+_NEVER_S: Final = float("inf")
 
 
 class Rank(Protocol):
@@ -93,6 +92,7 @@ class AckSchedule:
         self.wake = wake
         self.turn = Lock()
         self.is_woken = False  # woken, and has not called `look` since
+        self.pause_s = _NEVER_S  # until something is due, as of the last call of `due`
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
         self._rank = rank
@@ -106,17 +106,6 @@ class AckSchedule:
         """Return whether something must be acknowledged; for the connection's own thread."""
         self.is_woken = False  # first: news from now on wakes it again
         return bool(self._news or self._waiting)
-
-    @property
-    def pause_s(self) -> float:
-        """How long until something is due; infinite if nothing is scheduled.
-
-        After a turn, news is left only if the peer had no room, or if it came since.
-        """
-        pause_s = _PAUSE_FULL_S if self._news else float("inf")
-        if not self._waiting:
-            return pause_s
-        return min(pause_s, max(_PAUSE_LEAST_S, min(self._waiting.values()) - self._clock()))
 
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
@@ -140,7 +129,7 @@ class AckSchedule:
 
     def due(self, channels: dict[int, SinkChannel]) -> list[int]:
         """Return the channels to acknowledge now, each once."""
-        now_s, due = self._clock(), []
+        now_s, next_s, due = self._clock(), _NEVER_S, []
         while self._news:
             channel = self._news.pop()
             found = channels.get(channel)
@@ -152,13 +141,16 @@ class AckSchedule:
                 wait_s = self._patience_s if is_first else self._later_s
                 self._waiting.setdefault(channel, now_s + wait_s)
         for each, at_s in list(self._waiting.items()):
-            if at_s <= now_s:
-                del self._waiting[each]
-                if each in self._expected:
-                    self._expected.discard(each)
-                    self._overdue.add(each)
-                else:
-                    due.append(each)
+            if at_s > now_s:
+                next_s = min(next_s, at_s)
+                continue
+            del self._waiting[each]
+            if each in self._expected:
+                self._expected.discard(each)
+                self._overdue.add(each)
+            else:
+                due.append(each)
+        self.pause_s = next_s - now_s
         return due
 
     def take(self, channel: SinkChannel) -> bool:

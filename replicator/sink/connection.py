@@ -52,6 +52,7 @@ _FILE_LONGEST_S: Final = 0.1
 _AGREED_S, _ASK_S = 10.0, 0.1
 
 _IDLE_S: Final = 60.0  # the link's own deadlines are shorter
+_NO_ROOM_S: Final = 0.02  # between two looks whether a peer that reads nothing has made room
 
 
 Claim = Callable[[LogIdentity, Bell], Inbox]
@@ -153,10 +154,12 @@ class SinkConnection:
             link.beat()  # first: posted bytes must be sent before there is room for more
             self.pause_s = _ASK_S if self._headers_told and self._asks_soon() else _IDLE_S
             if schedule.look():
-                if not link.has_left:
-                    due = map(self._acknowledgement, schedule.due(self._channels))
-                    if acks := b"".join(due):
-                        link.post(acks)
+                if link.has_left:
+                    self.pause_s = _NO_ROOM_S
+                    return
+                due = map(self._acknowledgement, schedule.due(self._channels))
+                if acks := b"".join(due):
+                    link.post(acks)
                 self.pause_s = min(self.pause_s, schedule.pause_s)
 
     def take_aside(self) -> None:
