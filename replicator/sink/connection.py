@@ -153,7 +153,8 @@ class SinkConnection:
                 self._settle()
             link.beat()  # first: posted bytes must be sent before there is room for more
             self.pause_s = _ASK_S if self._headers_told and self._asks_soon() else _IDLE_S
-            if schedule.look():
+            # What is left aside is done first: a peer that has hung up takes no acknowledgement.
+            if self.aside is None and schedule.look():
                 if link.has_left:
                     self.pause_s = _NO_ROOM_S
                     return
