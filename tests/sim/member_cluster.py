@@ -156,7 +156,7 @@ class MemberNode(SimNode):
         membership.tick()
         if membership.greeting.ticks % ANNOUNCE_TICKS == 0:
             announcement = ANNOUNCEMENT + membership.announcement()
-            for other in sorted(membership.doors.peers):
+            for other in sorted(membership.doors.peers - {self.name}):  # it would hear itself
                 self.cluster.wire.send(self.name, other, announcement)
 
     def receive(self, source: str, data: bytes) -> None:
