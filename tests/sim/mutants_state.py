@@ -33,7 +33,10 @@ from .mutation import Patch, mutant, noticed_by, rewritten
 @mutant
 def speaks_before_the_sync() -> list[Patch]:
     """Votes and acknowledgements are sent before what they promise is durable."""
-    return [(Outgoing, "send_after_sync", Outgoing.send_now)]
+    right, wrong = "self.after_sync.append(PeerMessage(to", "self.now.append(PeerMessage(to"
+    return [
+        (Outgoing, "send_after_sync", Outgoing.send_now), rewritten(Outgoing, "take", right, wrong)
+    ]  # fmt: skip
 
 
 @mutant
