@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from replicator.host import Bell, Feed
 from replicator.source.channel import SourceChannel
@@ -14,6 +14,7 @@ from rt.errors import CorruptLog, Refused
 from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.watch import Wake
+from rt.net.loop.turns import LoopTurns
 from rt.position import START, Position
 from rt.traffic import Traffic
 
@@ -22,14 +23,6 @@ _log: Final = logging.getLogger(__name__)
 BEGIN_S: Final = 30.0
 CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks during a flood
 _POLL_S: Final = 1.0  # how often to check the log without the bell
-
-
-class Here(Protocol):
-    """Here: an event loop."""
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller is the loop."""
 
 
 class PullConnection:
@@ -51,7 +44,7 @@ class PullConnection:
         damaged: Callable[[CorruptLog, bool], None],
         traffic: Traffic | None = None,
         *,
-        loop: Here | None = None,
+        loop: LoopTurns | None = None,
         heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

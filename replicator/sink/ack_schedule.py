@@ -120,7 +120,7 @@ class AckSchedule:
     def expect(self, channel: int) -> None:
         """Schedule a channel that received something, unless this node merges first.
 
-        Its bytes are merged, by all likelihood, when the acknowledgement is due, and the bell that
+        Its bytes are merged, in all likelihood, when the acknowledgement is due, and the bell that
         rings for them need not wake the connection. If they are not, the bell acknowledges them.
         """
         if channel not in self._waiting and self._rank is not None and not self._rank.is_first:

@@ -660,13 +660,18 @@ def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink)
     assert [(each.durable, each.merged) for each in dialogue.acks] == [(end, end)]
 
 
-def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
-    """It looks in time anyway; the wake was a turn, and a system call, of every message."""
+def merging_later(source, sink):
+    """Return the clock of a dialogue with a follower, and the dialogue once all is acknowledged."""
     clock = SimpleNamespace(now_s=100.0)
     options = {"patience_s": 0.01, "later_s": 0.025, "clock": lambda: clock.now_s}
     dialogue = Dialogue(source, sink, **options, rank=SimpleNamespace(is_first=False)).talk()
     clock.now_s += 1
-    dialogue.talk()
+    return clock, dialogue.talk()
+
+
+def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
+    """It looks in time anyway; the wake was a turn, and a system call, of every message."""
+    clock, dialogue = merging_later(source, sink)
     acked, sets = len(dialogue.acks), dialogue.schedule.wake.sets
     dialogue.inbox.written = lambda: None  # it rings when the message is merged, and not before
     Log(source).write(100)
@@ -682,11 +687,7 @@ def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
 
 def test_a_sink_that_merges_late_acknowledges_the_merge_at_once_and_nothing_before(source, sink):
     """On a busy machine each message was acknowledged twice, the first time without news."""
-    clock = SimpleNamespace(now_s=100.0)
-    options = {"patience_s": 0.01, "later_s": 0.025, "clock": lambda: clock.now_s}
-    dialogue = Dialogue(source, sink, **options, rank=SimpleNamespace(is_first=False)).talk()
-    clock.now_s += 1
-    dialogue.talk()
+    clock, dialogue = merging_later(source, sink)
     acked, sets = len(dialogue.acks), dialogue.schedule.wake.sets
     dialogue.inbox.written = lambda: None
     Log(source).write(100)
