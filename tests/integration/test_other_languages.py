@@ -24,6 +24,13 @@ PATIENCE_S = 60
 pytestmark = pytest.mark.process
 
 
+@pytest.fixture(autouse=True)
+def no_options_of_java(monkeypatch):
+    """Take away the options that Java names on stderr before a program's own first line."""
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def source(name):
     """Return the path of a program's source."""
     return os.path.join(SOURCES, name)

@@ -1,7 +1,6 @@
 """One Spark session a test process: it takes seconds to start and is fast when warm."""
 
 import importlib.util
-import os
 import warnings
 from pathlib import Path
 
@@ -30,10 +29,11 @@ def spark(tmp_path_factory):
     pytest.importorskip("pyspark")
     from rt.spark.launch import session
 
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
-    os.environ.setdefault("SPARK_HOME", quick_home(tmp_path_factory.mktemp("spark") / "home"))
-
-    with warnings.catch_warnings():
+    home = quick_home(tmp_path_factory.mktemp("spark") / "home")
+    # Only Spark's JVM: another program's, started by a later test, would print what it was given.
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        patch.setenv("SPARK_HOME", home)
         warnings.simplefilter("ignore")
         made = session(
             "tests", "local[2]",
@@ -48,6 +48,6 @@ def spark(tmp_path_factory):
             spark__sql__codegen__factoryMode="NO_CODEGEN",
             spark__sql__warehouse__dir=tmp_path_factory.mktemp("warehouse"),
         )  # fmt: skip
-        made.sparkContext.setLogLevel("OFF")
-        yield made
-        made.stop()
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
