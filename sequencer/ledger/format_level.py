@@ -130,7 +130,7 @@ def demand_readable_level(notes: Mapping[str, str], where: str) -> None:
         )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1024)  # a process may serve hundreds of streams
 def _known(text: str) -> int:
     try:
         return parse_level(text).level

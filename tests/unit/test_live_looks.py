@@ -18,7 +18,7 @@ from rt.net.certificate_watch import PERIOD_S, CertificateWatch
 from rt.net.contexts import Contexts, client_context
 
 CONNECTIONS = 512  # as many as a node serves by default
-LOOK_CPU_S = 0.4  # two looks and a pause are within the second that is promised
+LOOK_CPU_S = 0.3  # two looks and a pause are within the second that is promised
 
 
 class FinishedError(Exception):

@@ -42,6 +42,8 @@ _FULL_DISK_S: Final = 0.5  # between attempts to merge while the disk is full
 _LOOK_S: Final = 0.25  # between two searches for sessions that do not arrive
 _REST_ALONE_S: Final = 4.0  # `rest_s` of a node alone, which has no messages to handle
 _TICK_ALONE_S: Final = 0.02  # `tick_s` of a node alone, whose rare heartbeats would spare no one
+# Streams at rest step together, so that only the first finds the processor's caches cold.
+_TOGETHER_S: Final = 1.0
 _CALM_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
 
 
@@ -218,7 +220,11 @@ class Duties:
             rest_s, tick_s = timing.rest_s, timing.tick_s
             if not self._member.holdings.others:
                 rest_s, tick_s = min(rest_s, _REST_ALONE_S), min(tick_s, _TICK_ALONE_S)
-            self._next_tick_s = now_s + (ticks * tick_s or rest_s)
+            if ticks:
+                self._next_tick_s = now_s + ticks * tick_s
+            else:
+                due_s = now_s + rest_s
+                self._next_tick_s = due_s - due_s % _TOGETHER_S
 
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.

@@ -95,7 +95,7 @@ def quotas_of_notes(notes: Mapping[str, str]) -> SessionQuotas:
     return _of_text(text) if text else SessionQuotas()
 
 
-@lru_cache(16)  # each turn of a publisher's connection reads its stream's quotas
+@lru_cache(256)  # each turn of a publisher's connection reads its stream's quotas
 def _of_text(text: str) -> SessionQuotas:
     found, _ = readable({QUOTAS_NOTE: text}, QUOTAS_NOTE, parse_quotas)
     return found[0] if found else SessionQuotas()
