@@ -25,6 +25,7 @@ PAUSES_US = (0, 500, 1_000, 20_000, 20_000, 20_000, 300_000, 5_000_000, 3_600_00
 MIB = 1 << 20
 ROOMS = (1, 10_000, 100_000, 300_000, MIB, 4 * MIB)  # what a peer takes at once
 QUEUED_MAX = 48 * MIB  # for another node: 32 MiB, and a message that is being sent
+NEWS_LATE_US = 60_000  # duties, at most: two turns, whatever other threads have posted
 HUNG_UP_US = 14_000_000  # a peer that takes nothing for so long may be given up
 BEAT = encode(Heartbeat())
 BLOCK = struct.Struct("<4sII")
@@ -110,6 +111,10 @@ class News(SimParty):
         if self.waits_us is None:
             self.waits_us = self.world.system.now_us
         self.world.loop.mark_last(self)
+
+    def is_late(self, now_us: int) -> bool:
+        """Whether it should have been called by now."""
+        return self.world.waits_for(self.waits_us, now_us) > NEWS_LATE_US
 
     def turn(self) -> None:
         """Find more to do, sometimes."""

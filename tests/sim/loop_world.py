@@ -286,8 +286,11 @@ class LoopWorld:
 
     def is_late(self, since_us: int | None, now_us: int, *, is_urgent: bool = False) -> bool:
         """Whether something waits for too long, not counting what the machine slept."""
-        late_us = LATE_US if is_urgent else self._late_us
-        return since_us is not None and now_us - max(since_us, self.system.jumped_us) > late_us
+        return self.waits_for(since_us, now_us) > (LATE_US if is_urgent else self._late_us)
+
+    def waits_for(self, since_us: int | None, now_us: int) -> int:
+        """How long something has waited, not counting what the machine slept; 0 if it does not."""
+        return 0 if since_us is None else now_us - max(since_us, self.system.jumped_us)
 
     def _polled(self, pause_s: float) -> None:
         if self.system.violation is not None:

@@ -174,6 +174,13 @@ def calls_are_done_in_the_reverse_order() -> list[Patch]:
 
 
 @looping
+def duties_wait_for_what_others_have_posted() -> list[Patch]:
+    """A storm of calls comes before another node's vote."""
+    wrong = "self.post(lambda: self._last.setdefault(party))"
+    return [rewritten(LoopTurns, "mark_last", "self._called.append(party)", wrong)]
+
+
+@looping
 def a_call_after_the_end_is_lost_without_a_word() -> list[Patch]:
     """Its poster waits for it."""
     right = "self._posted.remove(act)\n            return False"

@@ -90,9 +90,9 @@ class LoopTurns(ABC):
     Threads: `post`, `rouse` and `mark_last` may be called by any thread; all else, and all fields
         but these, belong to the one that runs the turns.
         clock: a function that any thread may call.
-        _posted: a deque, to which any thread appends.
-        _is_rung: set before the bell is rung, and cleared after it was heard and before `_posted`
-            is looked at: a call that was posted later rings again.
+        _posted, _called: deques, to which any thread appends.
+        _is_rung: set before the bell is rung, and cleared after it was heard and before the two
+            are looked at: what is appended later rings again.
         _is_over, _takes_none: set once. What was posted before the latter is called; a thread that
             reads it takes back what it has posted, unless that has been called.
     """
@@ -111,6 +111,7 @@ class LoopTurns(ABC):
         self._watched: dict[int, Party] = {}
         self._ready: Readiness[Party] = Readiness()
         self._last: dict[Party, None] = {}  # a turn ends with these
+        self._called: deque[Party] = deque()  # for `_last`, which no other thread may change
         self._posted: deque[Act] = deque()
         self._is_rung = self._is_over = self._takes_none = False
 
@@ -130,10 +131,14 @@ class LoopTurns(ABC):
             with suppress(ValueError):  # the last turn has called it
                 self._posted.remove(act)
                 return False
-        elif not self._is_rung:
+        else:
+            self._ring()
+        return True
+
+    def _ring(self) -> None:
+        if not self._is_rung:
             self._is_rung = True
             self._poller.ring()
-        return True
 
     def rouse(self, party: Party) -> bool:
         """Have the loop call a party soon; return False if the loop has ended."""
@@ -143,11 +148,15 @@ class LoopTurns(ABC):
         return self.post(lambda: self.mark(party))
 
     def mark_last(self, party: Party) -> None:
-        """Have the loop call a party at the end of this turn or the next."""
+        """Have the loop call a party at the end of this turn or the next.
+
+        Another thread's call does not wait for what others have posted, which may be a storm.
+        """
         if self.is_own_thread:
             self._last[party] = None
         else:
-            self.post(lambda: self._last.setdefault(party))
+            self._called.append(party)
+            self._ring()
 
     def watch(self, fd: int, party: Party, events: int = READABLE) -> None:
         """Call a party whenever a descriptor has one of these events."""
@@ -205,6 +214,8 @@ class LoopTurns(ABC):
 
     def _turn(self, began_s: float) -> None:
         last_s = began_s + SERVE_S
+        while self._called:
+            self._last[self._called.popleft()] = None
         for _ in range(len(self._posted)):  # what these post has the next turn
             self._posted.popleft()()
             if self.clock() > last_s:
