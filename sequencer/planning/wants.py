@@ -42,7 +42,8 @@ class Wants:
             ledger: this node's state; a session's bytes are not needed once they are merged here.
             missing: the session of which the next instruction needs more.
             feeder: returns the publisher of a session that seems connected, or "". It gets more
-                time, and much more while another of its sessions grows.
+                time, and much more while another of its sessions grows. So does a session that
+                has not begun here while any publisher's sessions grow: it may be the next.
         """
         behind, late = dict[str, tuple[Position, int]](), list[str]()
         self._looks += 1
@@ -57,10 +58,14 @@ class Wants:
                 late.append(session)
             elif not looks and session in self._behind:
                 self._busy[feeder(session)] = self._looks
+        for session in self._behind.keys() - behind.keys():
+            if holdings.own.get(session, START) > self._behind[session][0]:  # all of it has come
+                self._busy[feeder(session)] = self._looks
         self._behind = behind
         asked = dict[str, list[str]]()
         for session in late:
-            patience = self._patience * self._times(feeder(session))
+            may_begin = session not in holdings.own and session != missing
+            patience = self._patience * self._times(feeder(session), may_begin=may_begin)
             turns = behind[session][1] // patience
             if turns:
                 holders = needed[session]
@@ -68,14 +73,18 @@ class Wants:
                 asked.setdefault(holder, []).append(session)
         return asked
 
-    def _times(self, publisher: str) -> int:
+    def _times(self, publisher: str, *, may_begin: bool) -> int:
         """Return how many times longer to wait than for a session without a publisher."""
-        if not publisher:
-            return 1
+        if publisher:
+            is_busy = self._is_busy(publisher)
+            return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS
+        is_next = may_begin and any(each and self._is_busy(each) for each in self._busy)
+        return _PATIENCE_WITH_PUBLISHERS if is_next else 1
+
+    def _is_busy(self, publisher: str) -> bool:
         grown = self._busy.get(publisher)
         usual = self._patience * _PATIENCE_WITH_PUBLISHERS
-        is_busy = grown is not None and self._looks - grown < usual
-        return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS
+        return grown is not None and self._looks - grown < usual
 
 
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:

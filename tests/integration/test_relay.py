@@ -99,6 +99,23 @@ def test_a_session_waits_its_turn_while_its_publisher_sends_others():
     assert asked[:17] == [{}] * 16 + [{"n2": ["jfk"]}]
 
 
+def test_a_session_that_has_not_begun_is_waited_for_while_a_publisher_sends_others():
+    """It may be the next of a thousand; but what the next instruction needs is asked for."""
+
+    def fed(session: str) -> str:
+        return "publisher" if session in known.own else ""
+
+    for missing, looks in (("", 4), ("jfk", 1)):
+        wants, known = Wants(1), holdings(n2={"jfk": A}, n3={})
+        asked = list[dict[str, list[str]]]()
+        for number in range(8):
+            session = f"s{number}"
+            known.take_report("n2", *encode_reports({"jfk": A, session: A}, whole=True))
+            asked.append(wants.look(known, Ledger(), missing=missing, feeder=fed))
+            known.hold(session, A)
+        assert asked[: looks + 1] == [{}] * looks + [{"n2": ["jfk"]}], missing
+
+
 def test_a_publisher_that_has_gone_quiet_is_waited_for_no_longer_than_usual():
     """Its connection may have been cut silently after it had sent something."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": B}, n3={})
