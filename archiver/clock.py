@@ -39,7 +39,7 @@ class SteadyClock:
         return bool(self._wall_ns)
 
     def at(self, monotonic_ns: int) -> int:
-        """Return the time to use at a later moment, without reading the clock again.
+        """Return the time to use at a later `monotonic_ns`, without reading the clock again.
 
         >>> clock = SteadyClock()
         >>> clock.now_ns(wall_ns=1_000, monotonic_ns=5), clock.at(monotonic_ns=25)

@@ -27,11 +27,11 @@ class DiskReport(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """How much of it is used, as shown by `df`."""
+        """How much of the file system is used, in percent, as shown by `df`."""
         return 100 * self.used / self.total if self.total else 0.0
 
     def excess(self, percent: int) -> int:
-        """Return how many bytes to free to get down to `percent`; 0 or less if it is met."""
+        """Return how many bytes to free to get down to `percent` used; 0 or less if none."""
         return self.used - self.pending - self.total * percent // 100
 
 

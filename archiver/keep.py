@@ -1,4 +1,4 @@
-"""Keep: whether a copy of a merged log keeps as much as the nodes do, or more, or less."""
+"""Keep: how much a copy of a merged log keeps: as much as the nodes, more, or less."""
 
 import math
 import time
@@ -32,11 +32,11 @@ class Keep:
     policy: Policy | None = None
 
     def keeps(self, _entry: Archived) -> bool:
-        """Whether the bytes of a file that the nodes have archived are kept here."""
+        """Whether this copy keeps the bytes of a file that the nodes have archived."""
         return not self.follows
 
     def sweep(self, log: Appender) -> int:
-        """Archive by its own policy; return how many files were archived."""
+        """Archive files by the copy's own policy; return how many."""
         if self.policy is None:
             return 0
         known, now_ns = log.manifest, time.time_ns()

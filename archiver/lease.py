@@ -31,9 +31,9 @@ class RolledFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Lease: what `holder` has yet to read: up to `bytes_max` bytes from the file of `start` on.
+    """Lease: keeps for `holder` up to `bytes_max` bytes, from the file of `start` on.
 
-    It protects files from every rule but disk, from which nothing does.
+    It protects these files from every rule except `disk`.
     """
 
     holder: str

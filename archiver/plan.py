@@ -65,14 +65,14 @@ class Prospect(NamedTuple):
     active_messages: int = 0
 
     def decisions(self, at_ns: int) -> list[Decision]:
-        """Return what to archive at a time."""
+        """Return what to archive at this time."""
         return decide(
             self.policy, self.files, self.active_bytes, self.disks, now_ns=at_ns,
             leases=self.leases, nodes=self.nodes, active_messages=self.active_messages,
         )  # fmt: skip
 
     def plan(self, at_ns: int) -> list[Planned]:
-        """Return what would happen to each file at a time."""
+        """Return what would happen to each file at this time."""
         return planned(self.policy, self.kept, self.decisions(at_ns))
 
 

@@ -31,7 +31,7 @@ class Policy:
     """When a rolled file of the merged log is archived; any one rule is enough.
 
     Attributes:
-        time: minutes since the file was rolled; 0 is off.
+        time: archive a file this many minutes after it was rolled; 0 is off.
         limit: maximum total bytes of all files; None is off.
         disk: maximum percentage of the file system in use.
         messages: maximum total messages of all files; None is off.
@@ -71,9 +71,9 @@ class Policy:
     def roll_age_s(self, file_age_s: float, messages: int = 0) -> float:
         """Return the age at which an active file is rolled even if it is not full; 0 means never.
 
-        A file is archived `time` after it was rolled. If it is rolled no later than `time` after it
-        began, it is gone before its first message is twice that old. A file that has a quarter of
-        the messages that are kept is rolled once it is a minute old.
+        A file is archived `time` after it was rolled. If it is rolled at most `time` after it
+        began, it is archived before its first message is older than twice `time`. A file that has a
+        quarter of the messages that are kept is rolled once it is a minute old.
 
         Args:
             file_age_s: the node's setting; 0 means never.

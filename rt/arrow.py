@@ -72,7 +72,7 @@ def read_arrow(
 
 
 class LogTable:
-    """A log as Arrow data that can be read again and again: what is read is fixed when it is made.
+    """A log as Arrow data that can be read repeatedly; creating it fixes what it contains.
 
     Anything that reads the Arrow stream of an object, such as DuckDB, takes it as a table.
     """
@@ -89,7 +89,7 @@ class LogTable:
         on_gap: Literal["raise", "skip"] = "raise",
         copies: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Look at the log; arguments and errors as of `read_arrow`."""
+        """Take a snapshot of the log; arguments and errors as for `read_arrow`."""
         if on_gap not in ("raise", "skip"):
             raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
         try:
@@ -115,7 +115,7 @@ class LogTable:
         self._snapshots = take_snapshots(self._options)
 
     def reader(self) -> Any:
-        """Return a `pyarrow.RecordBatchReader` of all columns; others than `decoded` are null."""
+        """Return a `pyarrow.RecordBatchReader`; columns that are not in `decoded` are all null."""
         import pyarrow as pa  # noqa: PLC0415 - as above
 
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())

@@ -195,7 +195,7 @@ class ClaimLost(RtError):  # noqa: N818
 
     Attributes:
         group: the group's name.
-        position: where the refused acknowledgement ends; it covers everything before in the range.
+        position: the refused acknowledgement covers everything in the range before this position.
         may_count: whether an earlier request, whose answer was lost, may have acknowledged it.
     """
 
@@ -277,9 +277,9 @@ class GapError(RtError):
 
 
 class SupersededError(RtError):
-    """The log that was read has ended before this place; `event` says what is not part of the next.
+    """The log being read has ended before this position; another continues it, see `event`.
 
-    Iterating again continues from the cut, in the log that goes on.
+    Iterating again continues in that log, from the position where it branches off.
     """
 
     def __init__(self, event: "Superseded") -> None:
@@ -291,9 +291,10 @@ class SupersededError(RtError):
 
 
 class LagError(RtError):
-    """A reader has not had the end of the stream for longer than it allows; `lag` says more.
+    """A reader has lagged the end of the stream for longer than it allows; `lag` has details.
 
-    Iterating again continues; it is raised again once the reader was current in between.
+    Iterating again continues. The error is raised again only after the reader was current in
+    between.
     """
 
     def __init__(self, lag: "Lagging") -> None:

@@ -70,12 +70,12 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Lagging:
-    """A reader has not had the end of the stream for longer than its `lag_max_s`.
+    """A reader has lagged the end of the stream for longer than its `lag_max_s`.
 
     Args:
         position: where it continues reading.
         end: where the stream ended when a node was last asked; None if none has answered yet.
-        seconds: how long ago the stream ended where the reader is now, at least.
+        seconds: at least how long ago the stream ended where the reader is now.
         reason: what its copy waits for.
     """
 
@@ -105,7 +105,7 @@ class Current:
 class BeyondEnd:
     """The log ends before the position to read from, so there is nothing to read yet.
 
-    This is normal for a short while if a copy lags the one the position came from. If it
+    This is normal for a short while if this copy lags the copy that the position came from. If it
     lasts, the position belongs to another log, or the log lost its end.
 
     Args:
@@ -172,8 +172,8 @@ class SessionEvent:
         change: what they decided.
         session: its name.
         position: the position of the event, in the merged log.
-        before: how far the session was merged until then, in its own log.
-        after: where it continues, in its own log.
+        before: how far the session was merged before the event, a position in its own log.
+        after: where merging continues, a position in the session's own log.
         time_ns: when it was decided, ns since the epoch.
         number: the number of the next message of the merged stream.
         owner: the certificate name of the publisher that opened, resumed or took it over; "" if
@@ -239,7 +239,7 @@ class Dropped:
 
     @property
     def messages(self) -> int:
-        """Return how many numbers it covers, including those skipped by `skip_to`."""
+        """How many sequence numbers it covers, including those skipped by `skip_to`."""
         return self.next - self.first
 
     def __str__(self) -> str:
@@ -252,17 +252,18 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The log that was read has ended before this place; another continues it from `cut`.
+    """The log being read has ended before this position; another log continues it from `cut`.
 
-    What was read after the cut is not in the log that goes on, or has other numbers there: its
-    publishers send it again if they still have it.
+    Messages that were read after the cut are missing from the new log, or have other numbers there;
+    publishers send them again if they still have them.
 
     Args:
-        position: where reading was, in the log that ended.
-        cut: where reading continues, in the log that goes on.
+        position: the reader's position in the log that ended.
+        cut: where reading continues, in the new log.
         first: the number of the first message after the cut.
-        next: the number after the last one that the copy had.
-        kept: the directory that keeps the copy as it was, with a list of sequence numbers.
+        next: the number after the last message that the old copy had.
+        kept: the directory that keeps the old copy, with a list of its sequence numbers after the
+            cut.
     """
 
     position: Position
@@ -281,11 +282,11 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Messages of a publisher wait, and for ten seconds the nodes have taken none of them.
+    """A publisher's messages are waiting, and the nodes have accepted none for ten seconds.
 
     Args:
         session: the publisher's session.
-        seconds: how long ago the last of its messages were taken.
+        seconds: how long ago the nodes last accepted any of its messages.
         reason: what holds them up, as a sentence.
     """
 
@@ -299,7 +300,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Flowing:
-    """The nodes take messages of a publisher again that was `Stalled`.
+    """The nodes accept messages again from a publisher that was `Stalled`.
 
     Args:
         session: the publisher's session.
@@ -310,17 +311,19 @@ class Flowing:
 
 @dataclass(frozen=True, slots=True)
 class NoMatch:
-    """Everything in the log was read, and what was asked for has matched none of it so far.
+    """Everything in the log was read, and no message has matched the reader's conditions so far.
 
-    The name may be misspelt, or its first message may be yet to come. It is reported again only
-    when more sessions are known.
+    A session's name may be misspelt, or its first message may be yet to come. The event is repeated
+    only when further sessions have appeared.
 
     Args:
         sessions: names and globs that match no session seen since `begin`; empty if the sessions
             match, but a condition on keys or payloads has excluded every message.
-        nearest: the session most like the first of them; "" if none is.
+        nearest: the known session whose name is most similar to the first of these; "" if none is
+            similar.
         begin: where reading began.
-        position: the end of the log; for a member of a group, what the group had handled.
+        position: the end of the log; for a member of a group, the end of what the group had
+            handled.
         group: the reader's group, if it is a member, which sees only its own share; otherwise "".
     """
 

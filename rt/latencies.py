@@ -1,4 +1,4 @@
-"""Durations: a histogram of them, and a running mean."""
+"""Latencies: a histogram of durations, and a running mean."""
 
 import threading
 from bisect import bisect_left
@@ -12,11 +12,11 @@ _SHARE: Final = 1 / 8  # of a new duration in a running mean
 
 
 class RunningMean:
-    """RunningMean: how long calls took lately, where each new duration counts for an eighth.
+    """RunningMean: the mean duration of recent calls; each new one counts for an eighth.
 
-    On a machine whose processors are shared, a quick call takes long now and then because something
-    else runs; that says nothing about the next one. If calls do take ten times a limit, the first
-    one shows it; if they take twice as long, the sixth.
+    On a machine whose processors are shared, a quick call sometimes takes long because something
+    else runs, which says nothing about the next call. If all calls take ten times a limit, the mean
+    exceeds the limit at the first call; if they take twice the limit, at the sixth.
 
     Attributes:
         mean_s: the mean so far, in seconds.

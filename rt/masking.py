@@ -55,7 +55,7 @@ def demand_no_secret(address: str) -> None:
     """Refuse the address of a store if it contains credentials.
 
     Raises:
-        Misuse: it does; the message does not repeat them.
+        Misuse: it contains some; the message does not repeat them.
 
     >>> demand_no_secret("s3://bucket/flights@2026")
     """

@@ -30,9 +30,9 @@ _LOOK_S: Final = 0.02
 class FileFetch:
     """FileFetch: fetches files for one log directory (`replicator.repair.mend.FileSource`).
 
-    The file is pulled as a subscriber would pull it, into a log of its own that seems to have
-    skipped everything before: the line of the file before proves to both sides that the logs are
-    the same. One thread uses it.
+    The file is pulled as a subscriber would pull it, into a temporary log that appears to have
+    skipped all earlier files. The manifest line of the preceding file proves to both sides that
+    they have the same log. One thread uses it.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class FileFetch:
         return os.path.join(directory, line.file.file_name)
 
     def stop(self) -> None:
-        """Give up what is fetched, and fetch no more; any thread may call it."""
+        """Abandon a running fetch, and fetch no more; any thread may call it."""
         self._is_stopping = True
 
     def clear(self) -> None:

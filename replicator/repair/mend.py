@@ -48,7 +48,7 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
     Raises:
         Refused: no node has the file undamaged; the message has each node's answer.
         Stopped: the repair was stopped.
-        OSError: it could not be written.
+        OSError: the copy could not be written.
     """
     reasons = []
     for node in source.nodes():
@@ -69,7 +69,7 @@ def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
     """Verify a copy against the manifest here, which damage to the file cannot have changed.
 
     Raises:
-        Refused: it is another file.
+        Refused: the copy is not the file that the manifest describes.
     """
     try:
         check_rolled(log.disk, fresh, log.identity, log.manifest, line)

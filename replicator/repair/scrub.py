@@ -85,12 +85,12 @@ class Scrub:
 
     It has no thread, clock or socket, so a simulation can drive it.
 
-    Threads: any thread may call `suspect` and read `every_s`, and `state`, a value that is replaced
-        and never changed. One thread calls the rest.
+    Threads: any thread may call `suspect` and read `every_s`, and `state`, which is replaced as a
+    whole. One thread calls the rest.
     """
 
     def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
-        """Prepare; `record` has the progress before a restart.
+        """Prepare; `record` holds the progress made before a restart.
 
         A round starts `every_s` after the last one; None for no rounds: only suspected files are
         read.
@@ -108,7 +108,7 @@ class Scrub:
         self._has_retried = False  # whether the last turn retried a repair
 
     def suspect(self, damage: CorruptLog) -> None:
-        """Have a file checked soon, because damage was met in it."""
+        """Have a file checked soon, because a reader found damage in it."""
         place = (os.path.dirname(damage.path), damage.position.file)
         if place not in self._suspects and place not in self._bad:
             self._suspects.append(place)
@@ -121,7 +121,7 @@ class Scrub:
             bytes_max: bytes to read; a repair copies a whole file at once.
 
         Raises:
-            Stopped: it was stopped during a repair.
+            Stopped: the scrub was stopped during a repair.
             OSError: a file cannot be read, for a reason other than damage.
         """
         if self._reading is None:
@@ -163,7 +163,8 @@ class Scrub:
     def _retry(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
         """Return the damaged file whose retry is longest overdue, if any is due.
 
-        An attempt may take longer than the pause after it: the file is read again, and copied.
+        The longest overdue comes first, since an attempt, which reads the file again and copies it,
+        may take longer than the pause between attempts.
         """
         due = [place for place, bad in self._bad.items() if place[0] in logs]
         first = min(due, key=lambda place: self._bad[place].retry_s, default=None)
@@ -269,9 +270,9 @@ class Scrub:
             _log.error("%s is damaged and not repaired: %s; it is tried again", path, why)
 
     def _follow(self, logs: Mapping[str, Appender]) -> None:
-        """Forget damage that was archived; watch copies of sessions that were set aside.
+        """Forget damaged files that were archived; check copies of sessions that were set aside.
 
-        Those count as repaired once they are as long as before.
+        A copy that was set aside counts as repaired once the new one is as long as it was.
         """
         for place, bad in list(self._bad.items()):
             log = logs.get(place[0])
@@ -288,7 +289,7 @@ class Scrub:
                 _log.warning("%s: copied again", directory, extra={"event": "repaired"})
 
     def _forget(self, place: Place, *, repaired: bool = False) -> None:
-        """Serve a damaged file again: it is repaired, or archived."""
+        """Serve a file again that was damaged and has been repaired or archived."""
         bad = self._bad.pop(place, None)
         if bad is not None:
             if bad.log.identity.merged:

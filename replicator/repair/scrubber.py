@@ -21,11 +21,11 @@ _FAILED_S: Final = 30.0  # after an error of the disk
 
 
 class Scrubber:
-    """Scrubber: has a `Scrub` take its turns, in a thread of a pool.
+    """Scrubber: runs the turns of a `Scrub` in a thread of a pool.
 
-    Threads: a turn, one at a time, uses `_scrub`, except for what any thread may use of it.
-        Any thread may call `suspect` and read `state`; the owner calls `start` and `stop`, which
-        sets `_is_stopping`.
+    Threads: only the running turn uses `_scrub`, except for those of its methods that any thread
+        may call. Any thread may call `suspect` and read `state`; the owner calls `start` and
+        `stop`, which sets `_is_stopping`.
     """
 
     def __init__(self, scrub: Scrub, bytes_s: int, give_up: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class Scrubber:
         return self._scrub.state
 
     def suspect(self, damage: CorruptLog) -> None:
-        """Have a file checked soon, because damage was met in it."""
+        """Have a file checked soon, because a reader found damage in it."""
         self._scrub.suspect(damage)
         if self._chore is not None:
             self._chore.ask()
@@ -55,7 +55,7 @@ class Scrubber:
 
         Args:
             loop: knows when the next turn is due.
-            pool: has a thread for it, which a repair takes for as long as it copies a file; None
+            pool: its threads run the turns, and a repair occupies one while it copies a file; None
                 for a thread of its own.
         """
         self._chore = Chore(loop, self._turn, pool=pool or self._own_pool)

@@ -1,4 +1,4 @@
-"""ServerRecord: which clients a server has and had, and what it refused."""
+"""ServerRecord: a server's present and past clients, and counts of its refusals."""
 
 import logging
 import threading
@@ -41,7 +41,7 @@ class ClientView:
         sent: bytes of the merged log sent to it.
         waiting_s: how long the oldest bytes that it lacks have waited, if measured.
         software: the software it reports.
-        acked: the end of the merged log that it has confirmed; None as for `position`.
+        acked: the end of the merged log that it has confirmed; None for one that pushes.
     """
 
     peer: str
@@ -72,7 +72,7 @@ class ServedClient:
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
-        """Return it as it is now; one that has left is where it last confirmed."""
+        """Return a view of the client; one that has left ends at the position it last confirmed."""
         position, acked = (None, None) if self.ends is None else self.ends()
         if ended_ns is not None and position is not None and acked is not None:
             position = min(position, acked)
@@ -132,7 +132,7 @@ class ServerRecord:
             return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
 
     def clients(self) -> tuple[ClientView, ...]:
-        """Return all clients, and those that have left within a day, oldest first."""
+        """Return the connected clients and those that have left within a day, oldest first."""
         since_ns = time.time_ns() - KEPT_NS
         with self._lock:
             here, left = list(self._clients), list(self._left)

@@ -41,9 +41,10 @@ class LogFeed:
         return None if recent is None else recent.between(first, end)
 
     def is_whole(self) -> bool:
-        """Whether a copy up to the end is complete; not while more was decided than is here.
+        """Whether a copy up to `end` has all that was merged; False while this node lags.
 
-        True for a node, which takes what there is: this one may be waiting for its bytes.
+        Always True for another node, which takes what there is: this node may be waiting for bytes
+        from that one.
         """
         return self._relays or self._feeds.is_whole()
 
@@ -69,10 +70,11 @@ class LogFeeds:
         is_whole: Callable[[], bool] = lambda: True,
         recent: Callable[[], RecentFrames | None] = lambda: None,
     ) -> None:
-        """Prepare to serve the merged log in a directory; any thread may call the others.
+        """Prepare to serve the merged log in a directory; any thread may call the functions given.
 
-        `closed` returns why new connections are refused now, or None; `is_whole` whether nothing
-        is missing up to the log's end; `recent` what was merged last and is in memory.
+        `closed` returns why new connections are refused now, or None. `is_whole` returns whether
+        the log has all that was merged. `recent` returns the frames merged last, if they are in
+        memory.
         """
         self.directory = directory
         self.is_whole = is_whole
@@ -91,9 +93,9 @@ class LogFeeds:
         return bool(self._feeds)
 
     def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
-        """Return the feed of a new connection; `Refused` if none is served now, or ever again.
+        """Return the feed of a new connection; `Refused` if none is served now or any more.
 
-        A node, which `relays`, is refused only if nothing will be served again.
+        Another node (`relays`) is refused only if nothing will ever be served again.
         """
         self.demand_open(relays=relays)
         if not relays and (why := self._closed()) is not None:
@@ -107,14 +109,14 @@ class LogFeeds:
         self._feeds.pop(feed, None)
 
     def demand_open(self, *, relays: bool) -> None:
-        """Raise `Refused` if nothing will be served again to a node, which `relays`, or another."""
+        """Raise `Refused` if this kind of peer, a node (`relays`) or another, is served no more."""
         if self.refusal is not None:
             raise self.refusal
         if self.moved is not None and not relays:
             raise self.moved
 
     def turn_away(self, why: Refused | None) -> None:
-        """Turn all but nodes away while there is a reason; None serves them again."""
+        """Turn away all peers but nodes, giving this reason; None serves them again."""
         self.moved, self._left = why, self._feeds.copy()
         self.go_on()
 
@@ -124,19 +126,19 @@ class LogFeeds:
         self.go_on()
 
     def grown(self, end: Position) -> None:
-        """Notify all connections that there is more, or that a file was rolled."""
+        """Notify all connections that the log has grown, or that a file was rolled."""
         self.begin(end)
         self.go_on()
 
     def begin(self, end: Position) -> None:
-        """Notify the first few connections that there is more; `go_on` must follow soon."""
+        """Notify the first few connections that the log has grown; call `go_on` soon after."""
         self.end = end
         self._left = iter(self._feeds.copy())
         for feed in islice(self._left, _AT_ONCE):
             feed.wake.set()
 
     def go_on(self) -> None:
-        """Notify the connections that `begin` has not."""
+        """Notify the connections that `begin` has not notified."""
         left, self._left = self._left, ()
         for feed in left:
             feed.wake.set()

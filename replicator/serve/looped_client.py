@@ -32,7 +32,7 @@ class Hold(NamedTuple):
 
     Attributes:
         seconds: how long; 0 for not at all.
-        is_over: whether the pause ends early, because the quota was changed.
+        is_over: returns whether the pause ends early, because the quota was changed.
     """
 
     seconds: float
@@ -54,8 +54,8 @@ class LoopedConnection:
         wake: set by any thread when the connection has something to do.
         fills: receives what a pusher sends.
         feeds: sends the merged log to a puller.
-        held: charges for traffic; called once enough of it has passed.
-        known: says whether this side has ended it.
+        held: charges for the traffic and returns the pause; called when enough traffic has passed.
+        known: the server's record of the connection, which says whether this side has ended it.
         left: records that the client has left. Called once.
     """
 
@@ -81,7 +81,7 @@ Over = Callable[[Exception | None], None]  # takes why a connection has ended; m
 class LoopedClient(ContextParty):
     """Serves one client in the turns of a loop: receives what it sends, and sends it new bytes.
 
-    Work that may wait for a disk is left to the pool: opening a copy, ending a file, and reading
+    Work that may wait for a disk is done by the pool: opening a copy, ending a file, and reading
     old parts of a log for a puller. Until it is done, the socket is not watched.
 
     Threads: `begin` may be called by any thread, and makes the loop call the rest.
@@ -90,7 +90,7 @@ class LoopedClient(ContextParty):
     def __init__(self, loop: EventLoop, served: LoopedConnection, over: Over) -> None:
         """Take over a connection; call `begin` to start.
 
-        When it has ended, a thread of its own calls `over` with the error, if there was one.
+        When the connection has ended, a separate thread calls `over` with the error, or with None.
         """
         super().__init__()
         self._loop = loop
@@ -109,7 +109,7 @@ class LoopedClient(ContextParty):
         self._due_s = NEVER_S  # when its deadline is, while it rests
 
     def begin(self) -> None:
-        """Have the loop serve it; if the loop has ended, so does the connection, at once."""
+        """Have the loop serve the connection; if the loop has ended, end the connection at once."""
         if not self._loop.post(self.acting(self._begin)):
             self._close(None)
 
@@ -276,7 +276,7 @@ class LoopedClient(ContextParty):
         self._loop.ask(end, back)
 
     def _close(self, error: Exception | None) -> None:
-        """Send the reason to the peer, and wait until it has read that."""
+        """Release the logs; then call `over`, which sends the peer the reason and waits for it."""
         self._has_closed = True
         try:
             self._served.close()
@@ -299,5 +299,5 @@ class _Woken:
         self._client.ready()
 
     def failed(self, error: Exception) -> bool:
-        """Handle the error as one of the connection."""
+        """End the connection because of an error in its turn; return as the client's `failed`."""
         return self._client.failed(error)

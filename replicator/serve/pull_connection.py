@@ -29,7 +29,7 @@ class PullConnection:
     """Sends a log as it grows.
 
     The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
-    so that a lone message need not wait for the connection's thread to wake up.
+    so that a lone message need not wait for the connection's next turn.
 
     Threads: an event loop calls all but `set`, which any thread may call; in the loop's own, it
     sends, unless `is_lent`. That is set by the loop before it leaves a turn or the end to a thread,
@@ -48,11 +48,11 @@ class PullConnection:
         heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Serve what `feed` returns to the peer of `link`, which has greeted and waits for `wake`.
+        """Serve the log of the feed that `feed` returns to the peer at the other end of `link`.
 
-        `loop` calls it; without one, every caller of `set` counts as the loop. `damaged` is as
-        `replicator.host.Host.damaged`; `traffic` counts what is sent; `heard` is as of
-        `SourceConnection`.
+        Both sides have greeted; `wake` rouses the connection. `loop` calls its methods; without
+        one, every caller of `set` counts as the loop. `damaged` is as in `replicator.host.Host`,
+        `heard` as in `SourceConnection`; `traffic` counts what is sent.
 
         Raises:
             Refused: the host does not serve now.
@@ -87,7 +87,7 @@ class PullConnection:
         return self._ends[1] if channel is None else channel.acked
 
     def set(self) -> None:
-        """Announce that there is more (`replicator.host.Bell`)."""
+        """Announce that the log has grown (`replicator.host.Bell`)."""
         channel = self._channel
         if channel is not None and not channel.has_begun:
             return  # it looks when it begins; until then no one is there to send to

@@ -72,11 +72,12 @@ class ServedConnection:
 class Server:
     """Accepts connections, and has an event loop serve each once both sides have greeted.
 
-    Threads: the loop begins connections; each has a thread for its handshake and greeting, and
-    another for its end; `stop` may be called by any other. `_gone` guards `_connections`, and of
-    each in it `sock`, `is_ended` and `stream`, and notifies of one that was removed; `about` is its
-    threads' own. `admission`, `_streams` and `_lines` have locks of their own. `_stopping` is set
-    once and read by all. `__init__` sets the others.
+    Threads: the loop accepts connections. Each connection has a thread for its handshake and
+    greeting, and another for its end; any other thread may call `stop`. The condition `_gone`
+    guards `_connections` and each connection's `sock`, `is_ended` and `stream`, and notifies when a
+    connection is removed. Only a connection's own threads use its `about`. `admission`, `_streams`
+    and `_lines` have locks of their own. `_stopping` is set once and read by all. `__init__` sets
+    the other fields.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class Server:
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
             contexts: contexts made by `rt.net.tls.server_context`.
-            streams: that are served.
-            limits: how much strangers, and the holders of one certificate, may take, whatever
-                streams they are about.
-            columns: looks into the frames of publishers; one of its own if None.
-            loop: serves them; one of its own if None.
+            streams: the streams that are served.
+            limits: how much unauthenticated peers, and the holders of one certificate, may use over
+                all streams.
+            columns: checks that publishers' frames can be decoded; a new one is made if None.
+            loop: the event loop that serves connections; a new one is made if None.
             patience: the deadlines of each connection.
 
         Raises:
@@ -145,7 +146,7 @@ class Server:
             self._loop.stop()
 
     def end(self, stream: str) -> None:
-        """End the connections that are about a stream which is no longer served."""
+        """End the connections of a stream that is no longer served."""
         with self._gone:
             about = {each: thread for each, thread in self._connections.items()
                      if each.stream == stream}  # fmt: skip
@@ -156,7 +157,7 @@ class Server:
         self._await_gone(about)
 
     def _await_gone(self, ended: Iterable[ServedConnection]) -> None:
-        """Wait until the event loop has ended these, but not for long."""
+        """Wait a short time until the event loop has ended these connections."""
         with self._gone:
             self._gone.wait_for(lambda: self._connections.keys().isdisjoint(ended), _STOP_S)
 
@@ -167,7 +168,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._connections)
 
     def _accept(self) -> bool:
@@ -222,7 +223,7 @@ class Server:
 
     @property
     def _threads_max(self) -> int:
-        """The maximum number of threads; displaced handshakes end a bit later, so count twice."""
+        """The maximum number of threads; handshakes count twice, as displaced ones end later."""
         limits = self.admission.limits
         return limits.connections + 2 * limits.handshakes
 
@@ -277,7 +278,7 @@ class Server:
                 served.record.refuse(code)
 
     def _talk(self, connection: ServedConnection) -> Kept | None:
-        """Serve a connection; return what takes it over, if anything does."""
+        """Serve a connection; return a function that hands it over to another owner, or None."""
         sock, peer = accept(
             connection.sock, self._contexts.current(),
             self.admission.limits.handshake_s,
@@ -355,8 +356,8 @@ class Server:
         """Answer a peer's greeting, if it may proceed; return it and the stream that it names.
 
         Raises:
-            Refused: it may not proceed.
-            PeerError: it does not speak the protocol.
+            Refused: the peer may not do what it asks for.
+            PeerError: the peer does not speak the protocol.
         """
         hello = link.expect(Hello)
         link.version = common_version(hello)
@@ -479,7 +480,7 @@ class Server:
 
 
 class _Accepting(ContextParty):
-    """Calls `accept` when somebody dials, one connection a turn, and at least once a second."""
+    """Calls `accept` for each dialling peer, one a turn, and otherwise once a second."""
 
     def __init__(
         self, loop: EventLoop, listener: socket.socket, accept: Callable[[], bool]

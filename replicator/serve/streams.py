@@ -30,15 +30,15 @@ class ServedStream:
     Attributes:
         host: the node that has it.
         record: its clients, and its refusals.
-        others: handlers of other protocols, by ALPN name.
-        greets: the ALPN names of those protocols that unknown nodes may speak.
+        others: handlers of protocols other than replication, by ALPN name.
+        greets: the ALPN names of the protocols that unknown nodes may speak.
         questions: handlers of questions about a stream, by the ALPN name of the question;
             `NAME/STREAM` asks about that stream, and `NAME` about the only one.
-        is_own: whether publishers without a grant for a named stream may push to it.
+        is_own: whether publishers whose grants name no stream may push to it.
         door: returns why a node is not admitted; if None, the host's members are admitted.
         outdated: returns why a node may not speak a protocol, by its ALPN name; "" if it may.
-        says: returns what is handed on of which log continues another that are handed on.
-        hears: takes such a word of a peer; `Refused` if the log that is served has ended.
+        says: returns the signed statements of which log continues another, to send to each peer.
+        hears: takes such a statement from a peer; `Refused` if the served log has ended by it.
         quotas: the quotas of its publishers.
     """
 
@@ -68,7 +68,7 @@ class ServedStream:
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Where connections go; never changed, replaced as a whole."""
+    """Which stream handles which connection; replaced as a whole, never changed."""
 
     streams: Mapping[str, ServedStream] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)  # why a stream is no longer served
@@ -83,7 +83,7 @@ class Streams:
     """
 
     def __init__(self, *served: ServedStream) -> None:
-        """Serve these; `add` adds others."""
+        """Serve these streams; `add` adds others."""
         self.changed: Callable[[], None] = lambda: None  # called when `protocols` may have changed
         self.shared: Mapping[str, Handler] = {}  # by ALPN, handlers for all streams, for any node
         self._lock = threading.Lock()
@@ -96,7 +96,8 @@ class Streams:
         """Serve a stream from now on.
 
         Raises:
-            Misuse: it is already served, or its nodes' ALPN name is that of another stream's.
+            Misuse: the stream is already served, or its nodes' ALPN name is the same as another
+                stream's.
         """
         name = served.host.stream
         with self._lock:
@@ -129,7 +130,7 @@ class Streams:
         return tuple(self._routes.by_alpn)
 
     def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
-        """Return a stream; `Refused` if it is not served, with the reason for some peers only.
+        """Return a stream; `Refused` if it is not served, with the reason only for operators.
 
         Args:
             name: the name that the peer sent.
@@ -157,9 +158,10 @@ class Streams:
 
         Args:
             peer: the node.
-            alpn: the protocol; "" for the replication protocol.
-            stream: the stream, if known; otherwise the protocol's, or any.
-            is_live: whether it was admitted before.
+            alpn: the ALPN name of the protocol; "" for the replication protocol.
+            stream: the stream, if known; if "", the one that the protocol belongs to, or any
+                stream.
+            is_live: whether the node is connected already.
         """
         routes = self._routes
         named = stream or routes.by_alpn.get(alpn, ("", None))[0]
@@ -184,7 +186,7 @@ class Streams:
         self._routes = _Routes(streams, failed, routes | shared | unnamed)
 
     def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        """Answer a question about a stream that is not served, or not named."""
+        """Refuse a question about a stream that is not served, or about none."""
         routes = self._routes
         words = "this node serves several streams, and not the one that is asked for"
         for name, why in routes.failed.items():
@@ -196,7 +198,7 @@ class Streams:
 
 
 def _not_served(name: str, why: str, peer: PeerIdentity | None) -> str:
-    """Return that a stream has failed, with the reason only for operators: it may name files."""
+    """Return that a stream failed; only operators get the reason, which may name files."""
     if peer is not None and peer.may_operate:
         return f"stream {name!r} is not served now: {why}"
     return f"stream {name!r} is not served now; the node's log says why"

@@ -16,7 +16,7 @@ class Rank(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """Whether it merges before other nodes, so that sources wait for its acknowledgement."""
+        """Whether this node merges before the others, so sources wait for its reply."""
 
 
 class ChannelBell:
@@ -63,10 +63,11 @@ class AckSchedule:
 
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
         held. `_news` and `_expected` are sets that one side adds to and the other removes from,
-        both atomic; `note` only tests for membership of `_waiting`. It does so after it has removed
-        from `_expected`, and `due` looks there last, so that one of them sees the other's work.
-        `is_woken` is set before the wake, by a thread that has noted its news, and cleared by
-        `look` before the news is read, so a thread that finds it set need not wake the connection.
+        both atomic; `note` only tests for membership of `_waiting`. `note` tests it after removing
+        from `_expected`, and `due` reads `_expected` last, so at least one of the two sees what the
+        other has done. `is_woken` is set before the wake, by a thread that has noted its news, and
+        cleared by `look` before the news is read, so a thread that finds it set need not wake the
+        connection.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class AckSchedule:
             wake: the wake that the connection waits for.
             patience_s: how long durable bytes wait to be acknowledged as merged too. They are
                 usually merged soon, and one acknowledgement serves both.
-            rank: says whether the source learns of merges from this node first; if not, all
-                acknowledgements wait, and one serves many merges. It always does if not given.
+            rank: tells whether the source learns of merges from this node first. If not, all
+                acknowledgements wait, and one serves many merges. If `rank` is not given, this node
+                counts as the first.
             later_s: how long they wait in that case; `patience_s` if not given.
             clock: a monotonic clock, in seconds.
         """
@@ -120,8 +122,9 @@ class AckSchedule:
     def expect(self, channel: int) -> None:
         """Schedule a channel that received something, unless this node merges first.
 
-        Its bytes are merged, in all likelihood, when the acknowledgement is due, and the bell that
-        rings for them need not wake the connection. If they are not, the bell acknowledges them.
+        Its bytes are probably merged by the time the acknowledgement is due, so the bell that
+        announces the merge need not wake the connection. If they are merged later, the bell
+        acknowledges them.
         """
         if channel not in self._waiting and self._rank is not None and not self._rank.is_first:
             self._expected.add(channel)

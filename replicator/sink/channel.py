@@ -35,7 +35,7 @@ from rt.position import START, Position
 
 
 class SinkChannel:
-    """SinkChannel: a channel's sink side: a copy that only this appends to."""
+    """SinkChannel: the sink side of a channel; nothing else appends to its copy."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class SinkChannel:
         Args:
             channel: its number on the connection.
             inbox: the copy.
-            start: where a reader's empty copy is to begin; "" is the oldest file. None for other
-                copies.
+            start: where a reader's empty copy is to begin; "" for the oldest file. None for copies
+                that are not a reader's.
             columns: checks that messages can be decoded; None to skip the check.
             no_headers: returns why messages may not have headers, or ""; None to skip the check.
         """
@@ -64,7 +64,7 @@ class SinkChannel:
         self._acked: Ack | None = None
 
     def standing(self) -> Standing:
-        """Return where the copy ends, and proof of what it holds.
+        """Return where the copy ends, with the proof of what it holds.
 
         Raises:
             Refused: one of its frames proved undecodable after it was accepted.
@@ -93,7 +93,7 @@ class SinkChannel:
             may_wait: whether to begin a file too, or read one that has ended.
 
         Returns:
-            False if nothing was done because that would wait.
+            False if nothing was done because it would wait for the disk.
 
         Raises:
             Refused: they are damaged, differ from the bytes here, or leave a gap; or the messages
@@ -131,7 +131,7 @@ class SinkChannel:
             raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
 
     def _placed(self, position: Position, payload: memoryview) -> memoryview:
-        """Return what of the frames is to be appended, and begin a file if they begin one."""
+        """Return the part of the frames to append; begin a file if they begin one."""
         do = place_data(position, self._end)
         if do is Do.COMPARE:
             new = self._new_part(position, payload)
@@ -171,13 +171,14 @@ class SinkChannel:
         self.inbox.written()
 
     def take_archived(self, message: ArchivedNotice) -> None:
-        """Archive a file here too, if the host agrees; errors as for `take_data`.
+        """Archive a file here too, if the host allows it; errors as for `take_data`.
 
         If the source began after the file and never had it, the file is kept.
 
         Raises:
             Refused: part of the file is here and the host still needs it, so the source should
-                retry soon. Or the source lacks what comes next here, and another may have it.
+                retry soon. Or the source lacks what the copy needs next, and another source may
+                have it.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -254,7 +255,7 @@ class SinkChannel:
 
 
 def _holds_nothing(appender: Appender) -> bool:
-    """Whether no byte was copied yet; skipped files may be recorded."""
+    """Whether the copy has no bytes yet; its manifest may list files that it skipped."""
     known = appender.manifest
     last = known.archived.get(known.order[-1]) if known.order else None
     passed_over = not known.order or (last is not None and is_not_copied(last))
@@ -267,11 +268,11 @@ def _has_bytes(appender: Appender) -> bool:
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:
-    """Return which bytes prove what a copy holds before `end`; none if all are archived.
+    """Return the spans whose bytes prove what a copy holds before `end`; none if all are archived.
 
-    For an active file these are the header of the last frame, which has its number, time and body
-    CRC, and the last page. For an ended file the page suffices: its line has the rest. If the
-    active file is empty, the one before it has the last bytes.
+    For an active file these are the last page and the header of the last frame, which has its
+    number, time and body CRC. For an ended file the page suffices: its manifest line has the rest.
+    If the active file is empty, the one before it has the last bytes.
     """
     if last_frame is not None:
         return TailSpan(last_frame, HEADER_BYTES), _page_before(end)

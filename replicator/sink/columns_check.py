@@ -40,8 +40,8 @@ class ColumnsCheck:
     """ColumnsCheck: checks the frames that publishers push; one for all connections of a node.
 
     A compressed frame that comes when the budget is spent is accepted unchecked, and `late` checks
-    it when there is budget again. Until then its readers meet the fault, and skip the frame by
-    policy.
+    it when there is budget again. Until then its readers may meet a frame that cannot be decoded,
+    and handle it by their policy.
 
     Threads: any; `_lock` guards `_left` and `_filled_s`. `late` has a lock of its own.
     """
@@ -65,7 +65,7 @@ class ColumnsCheck:
 
         Args:
             data: complete frames, whose CRCs were checked.
-            headers: the headers of all of them.
+            headers: the headers of all these frames.
         """
         offset, skipped = 0, []
         for header in headers:

@@ -59,9 +59,9 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
 class SinkConnection:
-    """SinkConnection: a connection's channels that are filled, each acknowledged when it has news.
+    """SinkConnection: a connection's incoming channels, each acknowledged as it progresses.
 
-    Threads: the loop, or the thread that works for it meanwhile, calls everything except
+    Threads: the loop, or the thread that does `take_aside` for it, calls everything except
         `acknowledge`, which any other thread may call. The schedule's `turn` is held during a turn
         and tried by `acknowledge`; it guards `_channels`, what they hold, the schedule and sending
         on `_link`. The rest belongs to the loop, or is set once.
@@ -91,16 +91,17 @@ class SinkConnection:
         Args:
             link: a link on which both sides have greeted.
             schedule: when to acknowledge; it wakes the link.
-            claim: returns the inbox of a log, or raises `Refused`.
+            claim: returns the inbox for a log that the source offers, or raises `Refused`.
             columns: checks that messages can be decoded; None for copies of accepted logs.
             settle: called when everything that had arrived was appended.
             caught_up: called when the source has nothing more.
             refused: called with the reason when a channel has ended.
-            start: where a reader's empty copy is to begin; "" is the oldest file. None for other
-                copies.
+            start: where a reader's empty copy is to begin; "" for the oldest file. None for copies
+                that are not a reader's.
             headers: returns why messages may not have headers, or ""; None for copies of accepted
                 logs.
-            heard: called with a word of the peer on which log continues another; may raise.
+            heard: called with a statement from the peer that another log continues the stream's;
+                may raise.
             clock: a monotonic clock, in seconds.
         """
         self._clock = clock
@@ -178,7 +179,7 @@ class SinkConnection:
         """Acknowledge a channel from another thread, which must not wait.
 
         Returns:
-            False if it is left to the connection's thread, which must then be woken.
+            False if the caller must wake the connection instead, whose thread then acknowledges.
         """
         if not self._schedule.turn.acquire(blocking=False):
             return False
@@ -231,7 +232,7 @@ class SinkConnection:
     def _is_slow(self, message: Message) -> bool:
         """Whether handling a message waits for the disk: it opens a copy, or ends a file.
 
-        What comes for a channel that has ended is ignored here and now.
+        A message for a channel that has ended is not slow, since it is ignored.
         """
         if isinstance(message, Open):
             return True
@@ -337,7 +338,7 @@ class SinkConnection:
             self._refuse(channel.channel, _name(channel), _refusal(error))
 
     def _acknowledgement(self, number: int) -> bytes:
-        """Return a channel's due acknowledgement, or b""; end a channel that must leave."""
+        """Return a channel's due acknowledgement, or b""; end the channel if its log is refused."""
         channel = self._channels.get(number)
         if channel is None:
             return b""
@@ -353,7 +354,7 @@ class SinkConnection:
         self._report(log, why)
 
     def _report(self, log: str, why: Refused) -> None:
-        """Log why a log is not taken; once, though it may be offered again every half second."""
+        """Log why a log is refused; only once, though it may be offered again every half second."""
         if why.code == CLOSED:
             return
         if self._last_codes.get(log) != why.code:

@@ -38,10 +38,10 @@ class _Span:
 
 
 class LateCheck:
-    """LateCheck: checks frames after they were accepted, and refuses sessions proved poisoned.
+    """LateCheck: checks frames after they were accepted, and refuses sessions that have a bad one.
 
     One span is kept per copy, so memory grows with the copies, and no frame is forgotten before a
-    restart. A file in the copy records that it is poisoned, across restarts.
+    restart. A file in the copy's directory records that the copy is poisoned, across restarts.
 
     Threads: any thread may call any method except `turn`, which one thread at a time calls. `_lock`
         guards `_spans`: connections note what a thread checks. `poisoned` is replaced under it as
@@ -69,8 +69,9 @@ class LateCheck:
     def why_refused(self, log: Appender) -> str:
         """Return why a copy accepts no more of its log, or "".
 
-        The key includes the directory, which belongs to one session and its owner. A publisher
-        chooses its log's id, so with the id alone it could have another's session refused.
+        Copies are told apart by directory, which belongs to one session and its owner, and not only
+        by log id: a publisher chooses its log's id, and could choose that of another session to
+        have that session refused.
         """
         return self.poisoned.get(_key(log), "")
 
@@ -96,7 +97,7 @@ class LateCheck:
         """Prepare for a copy to be filled.
 
         Raises:
-            Refused: it proved poisoned, perhaps before a restart.
+            Refused: a frame of it proved undecodable, perhaps before a restart.
             OSError: its record cannot be read.
         """
         if why := _marked(log):
@@ -157,7 +158,7 @@ class LateCheck:
 
 
 def late_checks(check: LateCheck, loop: EventLoop) -> Chore:
-    """Return what has a `LateCheck` take a turn once a second, while it has something to check."""
+    """Return a chore that runs a `LateCheck` once a second while there is something to check."""
 
     def turn() -> float | None:
         try:
@@ -173,7 +174,7 @@ def late_checks(check: LateCheck, loop: EventLoop) -> Chore:
 
 
 def poisoned_words(at: Position, reason: str) -> str:
-    """Return what is wrong with a frame that cannot be decoded."""
+    """Return the error text for a frame that cannot be decoded."""
     return f"the messages of the frame at {at} cannot be decoded: {reason}"
 
 

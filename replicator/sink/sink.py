@@ -61,7 +61,7 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     """Return what to do when a file has ended at the source.
 
     Raises:
-        Refused: it ends elsewhere here, or holds other messages.
+        Refused: the file ends elsewhere here, or holds other messages.
     """
     if known is not None:
         if known.describes(line):
@@ -76,10 +76,10 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
 
 
 def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
-    """Return what to do, before archiving it, with a file that the source has archived.
+    """Return what to do about a file that the source has archived, before archiving it here.
 
     Raises:
-        Refused: it ends elsewhere here, or files are missing before it.
+        Refused: the file ends elsewhere here, or files are missing before it.
     """
     if known is not None and known.describes(line):
         return Do.NOTHING
@@ -118,7 +118,7 @@ def check_frames(data: memoryview, walk: Walk) -> tuple[list[Header], int, int]:
         which columns any of them has.
 
     Raises:
-        Refused: one of them is damaged, or belongs elsewhere; names the position.
+        Refused: a frame is damaged, or belongs at another position; the message names the position.
     """
     headers, offset, end, messages, columns = list[Header](), 0, len(data), 0, 0
     try:

@@ -25,10 +25,10 @@ class LogReplaced(Refused):
 
 
 class ChangeDetector:
-    """ChangeDetector: what a log directory looked like when there was nothing to send from it.
+    """ChangeDetector: remembers how a log directory looked when there was nothing to send from it.
 
-    Threads: the connection's turn guards all fields; `has_changed` may be called from any thread,
-        and then at worst reports a change that is already being sent.
+    Threads: used in the connection's turns. Any other thread may call `has_changed`, which then at
+    worst reports a change that is already being sent.
     """
 
     def __init__(self, log: LogDirectory, *, is_copy: bool) -> None:
@@ -47,7 +47,7 @@ class ChangeDetector:
         self._was_used = True
 
     def has_idled(self) -> bool:
-        """Whether the log was not checked for sending since the last call."""
+        """Whether the log was not looked at for sending since the last call."""
         was_used, self._was_used = self._was_used, False
         return not was_used
 
@@ -99,7 +99,7 @@ class ChangeDetector:
         return self._is_copy or self._log.is_in_place()
 
     def demand_in_place(self) -> None:
-        """As `demand_same_log`, with one system call, for each acknowledgement."""
+        """Raise as `demand_same_log`, with one system call; called for each acknowledgement."""
         if not self.is_in_place():
             raise LogReplaced(self._log.path)
 

@@ -50,7 +50,7 @@ _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent so much at once wa
 
 
 class SourceChannel:
-    """SourceChannel: a channel's source side: a log that others write, and how far it was sent."""
+    """SourceChannel: the source side of a channel: a log that others write, and the end sent."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class SourceChannel:
         is_whole: Callable[[], bool] = lambda: True,
         recent: Recent = lambda _first, _end: None,
     ) -> None:
-        """Prepare to open the channel of this number, for a log that exists and was refreshed.
+        """Prepare channel number `channel` for a log that exists and was refreshed.
 
-        `end` returns the end of what may be served now, by default the end on disk; `is_whole`
-        whether nothing exists past it; `recent` frames from a place on, up to another at most, if
-        they are in memory.
+        `end` returns the end of what may be served now; None for the end on disk. `is_whole`
+        returns whether nothing exists past that end. `recent` returns the frames between two
+        positions, or the first of them, if they are in memory.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
@@ -112,8 +112,10 @@ class SourceChannel:
     def check(self, ack: Ack) -> None:
         """Refuse an acknowledgement that cannot be true, since files are archived because of it.
 
-        A node or relay serves a copy, whose sink may have received more from others. Also `Refused`
-        if the log was replaced.
+        If the log is a node's copy, its sink may have received more from other nodes.
+
+        Raises:
+            Refused: the acknowledgement is false, or the log was replaced.
         """
         self.changes.demand_in_place()
         sent = log_end = self.position
@@ -242,7 +244,7 @@ class SourceChannel:
         )  # fmt: skip
 
     def rest(self) -> None:
-        """Close the descriptors while nothing happens."""
+        """Close the descriptors until there is something to send."""
         self.cursor_file.close()
         self.log.close()
         self.changes.has_rested = True
@@ -251,7 +253,7 @@ class SourceChannel:
         """Return the file in which an empty copy begins.
 
         Raises:
-            Refused: it is not a valid start, or this node's log does not reach it.
+            Refused: `start` is not valid, or this node's log does not reach it.
             CorruptLog: the log is damaged where it was searched.
         """
         if not start:

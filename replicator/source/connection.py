@@ -40,7 +40,7 @@ _Args = TypeVarTuple("_Args")
 
 
 class SourceConnection:
-    """The served channels of a connection; those with something to send take turns."""
+    """A connection's outgoing channels; those with something to send take turns."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class SourceConnection:
             damaged: called when a served log was found damaged.
             traffic: counts what is sent.
             headers: called with the reason why publishers may not write headers, or "".
-            heard: called with a word of the peer on which log continues another; may raise.
+            heard: called with a statement from the peer that another log continues the stream's;
+                may raise.
             channels_max: how many channels the sink opens on a connection.
         """
         link.take_no_frames()
@@ -104,7 +105,7 @@ class SourceConnection:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the sink opens no further channel on this connection."""
+        """Whether the sink accepts no further channel on this connection."""
         return self._opened >= self._channels_max
 
     def leave(self, channel: SourceChannel) -> None:
@@ -162,7 +163,7 @@ class SourceConnection:
             frame: the frame that the log grew by, if its writer in this process passed it.
 
         Returns:
-            False if it is left to `turn`, which meets and reports the same obstacle.
+            False if nothing was sent; then `turn` sends it, or reports what prevents that.
         """
         link = self._link
         if self._ready or channel.channel not in self._channels or link.has_left:
@@ -205,7 +206,7 @@ class SourceConnection:
             self._end(channel, why)
 
     def _take_notice(self, message: Message) -> None:
-        """Take what concerns no channel."""
+        """Handle a message that belongs to no channel."""
         if isinstance(message, messages.HeadersNotice):
             self._headers(message.why_not)
         elif isinstance(message, messages.SuccessionNotice):
@@ -215,7 +216,7 @@ class SourceConnection:
             raise PeerError(f"a sink does not send {type(message).__name__}")
 
     def _verify(self, channel: SourceChannel) -> None:
-        """Check frames that the sink calls damaged: they may have been so before sending."""
+        """Check on disk the frames that the sink calls damaged: the damage may be in this log."""
         try:
             channel.verify()
         except CorruptLog as error:

@@ -17,7 +17,7 @@ class CursorFile:
     __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
 
     def __init__(self, log: LogDirectory, *, is_own: bool = False) -> None:
-        """Open nothing yet; `is_own` for the publisher's own log, not a node's copy."""
+        """Open nothing yet; `is_own` says that the log is a publisher's own, not a node's copy."""
         self._log = log
         self._is_own = is_own
         self._replaced = 0  # the count of replaced files when `file` was opened
@@ -75,7 +75,7 @@ class CursorFile:
         return self._entered(lambda: self.following(start))
 
     def note(self, end: Position) -> Position:
-        """Record the sink's end, so that its file is not dropped; return the end."""
+        """Record where the sink's copy ends, so that this file is not dropped; return that end."""
         if self._is_own:
             with sending(self._log.path) as mark:
                 if mark is not None and end.file >= mark.bound:

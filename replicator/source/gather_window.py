@@ -31,7 +31,7 @@ class GatherWindow:
     and it would still wait for those before it. Then sends are as far apart as an update takes from
     being sent to being merged.
 
-    Threads: the loop's own.
+    Threads: only the loop uses it.
     """
 
     def __init__(self, nodes: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,11 +12,11 @@ _FRAMES_MAX: Final = 64
 class GatheredFrames:
     """GatheredFrames: keeps small frames until they are announced, to save reading them.
 
-    They are a hint. A sender checks that they follow what it has sent, and otherwise reads the
-    file, for example when frames of two threads came in the wrong order.
+    The kept frames are only a hint. A sender checks that they follow what it has sent, and
+    otherwise reads the file, for example when two threads have added frames in the wrong order.
 
-    Threads: threads that publish call `add`, the loop the rest. A frame that is added
-    to a list just taken is lost, and then read from the file.
+    Threads: threads that publish call `add`, the loop the rest. A frame added to a list that was
+    just taken is lost here, and is read from the file instead.
     """
 
     def __init__(self) -> None:

@@ -11,9 +11,10 @@ from rt.position import Position
 
 
 def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
-    """Look up what a refreshed log has at the places that a sink's Standing names.
+    """Return what a log has at the positions that a sink's Standing names.
 
-    `served` returns how many of so many bytes of a file may be served now.
+    The log was just refreshed. `served` takes a file and its size, and returns how many of its
+    bytes may be served now.
 
     Raises:
         CorruptLog: the log is known to be damaged there, so a difference would be inconclusive.

@@ -10,13 +10,14 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held: what the source has at the places that the sink's Standing names.
+    """Held: what the source has at the positions that the sink's Standing names.
 
     Attributes:
         size: bytes in the file in which the sink's copy ends; None if there is no such file.
         rolled_end: the end of that file, if it was rolled.
         archived: whether its bytes were archived, by the manifest.
-        rolled: this log's line of the sink's last rolled file; None if it has not ended here.
+        rolled: this log's manifest line of the sink's last rolled file; None if that file has not
+            ended here.
         crc: CRC-32 here of the bytes the sink summed up; None if they were archived here.
     """
 
@@ -35,7 +36,7 @@ class Difference(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """The addition to an error about two differing histories; "" if one side only lags."""
+        """The sentence to add to an error if the two histories differ; "" if one side only lags."""
         return "" if self.code == BEHIND else "; both are kept"
 
 
@@ -70,9 +71,10 @@ def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
 
 
 def _longer_words(end: Position, words: str, ahead: str) -> str:
-    """Return the text about a sink's longer copy.
+    """Return the error text for a sink whose copy is longer than this log.
 
-    A node's log will catch up. A session's own log, of which a node has more, has lost its end.
+    A node's log will catch up. If a session's own log is shorter than a node's copy, it has lost
+    its end.
     """
     if ahead == BEHIND:
         return f"it {words} and the copy at {end}: it is behind, and another node is asked"
@@ -102,11 +104,12 @@ def _other_bytes(standing: Standing, held: Held) -> Difference | None:
 
 
 def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | None:
-    """Return what an acknowledgement claims wrongly; None if it is plausible.
+    """Return which claim of an acknowledgement is false; None if all are plausible.
 
     Args:
         ack: the acknowledgement.
-        sent: the end that the sink proved to hold, or was sent, on this connection.
+        sent: the end up to which the sink has proved its copy, or was sent bytes, on this
+            connection.
         log_end: the end of the source's log.
     """
     if not ack.durable <= ack.received <= sent:
@@ -125,8 +128,8 @@ class Looked:
 
     Attributes:
         limit: bytes of it that may be sent, complete frames or not; None if it is missing.
-        rolled: its line, if it was rolled and all of it may be sent.
-        archived: its line, if it was archived.
+        rolled: its manifest line, if it was rolled and all of it may be sent.
+        archived: its manifest line, if it was archived.
         following: the next existing file; searched only after a rolled file.
     """
 

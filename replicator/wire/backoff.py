@@ -9,7 +9,7 @@ LAST_S: Final = 5.0
 
 
 class Backoff:
-    """Doubles from 0.05 s to 5 s; half of each wait is random, to spread out many clients."""
+    """Waits that double from 0.05 s to 5 s; half of each is random, to spread out many clients."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -36,7 +36,7 @@ class Complaint:
         self._last = ""
 
     def say(self, reason: str, kind: str = "", level: int = WARNING) -> None:
-        """Report a failed attempt; reasons of the same kind, if it is given, count as the same."""
+        """Report a failed attempt; reasons with the same `kind`, if given, count as the same."""
         if (kind or reason) != self._last:
             self._last = kind or reason
             self._log.log(level, "%s: %s; trying again", self._subject, reason)

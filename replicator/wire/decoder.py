@@ -30,7 +30,7 @@ _COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not counted: 512 of them
 
 
 class Decoder:
-    """Receive into `space()`, add the number of bytes to `end`, call `next()` until None.
+    """Decoder: receive into `space()`, add the byte count to `end`, call `next()` until None.
 
     While `greeting`, it accepts only a Hello or a refusal, both of which are short. If the peer is
     a sink (`from_sink`), which receives frames, it accepts no frames.
@@ -77,13 +77,13 @@ class Decoder:
         return self._needed if self.end > self._start else 0
 
     def rest(self) -> None:
-        """Shrink an empty buffer: nothing has arrived for a while."""
+        """Shrink the buffer if it is empty, because nothing has arrived for a while."""
         if self.end == self._start and len(self._buffer) > _BUFFER_BYTES:
             self._move_to(_BUFFER_BYTES)
             self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
-        """Drop what has arrived, and a large buffer: the connection may be referred to for long."""
+        """Drop what has arrived, and release the buffer, since references to this may remain."""
         self._account_for(0)
         self._start = self.end = 0
         self._needed, self._is_counted = PREFIX_BYTES, False
@@ -93,8 +93,8 @@ class Decoder:
         """Return the next message; None while it is incomplete.
 
         Raises:
-            PeerError: the bytes are not a message; nothing after them can be read.
-            Refused: it is large, and too many others are arriving.
+            PeerError: the bytes are not a message, and no later message can be read.
+            Refused: the message is large, and too many others are arriving.
         """
         have = self.end - self._start
         if have < self._needed and (self._is_counted or self._needed <= _COUNTED_BYTES):
@@ -148,7 +148,7 @@ class Decoder:
                 yield message
 
     def _count(self, length: int, have: int) -> None:
-        """Take memory for a message; a large one must first show that it carries a large frame."""
+        """Reserve memory for a message; a large one must first show that it has a large frame."""
         if self._large is None:
             return
         head = self._view[self._start : self._start + have]
@@ -158,7 +158,7 @@ class Decoder:
         self._account_for(max(self._needed, len(self._buffer)))
 
     def _account_for(self, count: int) -> None:
-        """Take memory for so many bytes in all, releasing the rest."""
+        """Reserve `count` bytes in all, releasing what was reserved beyond that."""
         count = count if count > _COUNTED_BYTES else 0
         if self._large is None or count == self._taken:
             return
@@ -170,7 +170,7 @@ class Decoder:
             self._taken = count
 
     def _move_to(self, size: int) -> None:
-        """Move the unread bytes to the front, of a new buffer if the size differs."""
+        """Move the unread bytes to the front; use a new buffer if the size changes."""
         unread = self._view[self._start : self.end]
         if size != len(self._buffer):
             # A mapping goes back to the system at once; heaps of many threads keep what was freed.

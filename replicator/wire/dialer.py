@@ -63,19 +63,19 @@ class Destination:
 
 
 class Served(Protocol):
-    """What a dialer keeps a connection for. The loop calls all of it."""
+    """The user of a dialer's connection; the loop calls all of its methods."""
 
     def is_wanted(self) -> bool:
-        """Whether a connection is needed; asked again at each turn, and whenever it is woken."""
+        """Whether a connection is needed; asked at each turn and whenever the dialer is woken."""
 
     def avoids(self, node: Address) -> bool:
-        """Whether a node is dialled only after no other one could be reached."""
+        """Whether to dial this node only if no other can be reached."""
 
     def begin(self, link: Link) -> None:
         """Take over a connection on which both sides have greeted; the first turn follows."""
 
     def turn(self) -> float:
-        """Do what there is to do now; return the seconds until the next turn.
+        """Do what is due; return the seconds until the next turn.
 
         Raises:
             RtError: the connection ends, and is dialled again.
@@ -83,7 +83,7 @@ class Served(Protocol):
         """
 
     def aside(self) -> Callable[[], None] | None:
-        """Return what the turn has left to a thread that may wait for a disk."""
+        """Return work that the last turn left to a thread, since it may wait for a disk."""
 
     def end(self) -> None:
         """Release what the connection used."""
@@ -94,15 +94,15 @@ class Dialer(ContextParty):
 
     It is a `replicator.host.Bell`: `set` has the connection take a turn.
 
-    Threads: the loop calls `ready` and `failed`, and whatever begins with `_`, except `_connect`,
-    which one of its threads for peers calls and which sets `_sock`. Any thread may
-    call `start`, `set`, `stop` and `join`, and read `node`, `holder`, `error` and `stopping`: each
-    is one reference or flag, replaced as a whole. `codes` is written an entry at a time.
-    `progressed` is called in a turn, or by a thread that does what was put aside.
+    Threads: the loop calls `ready`, `failed` and all private methods, except `_connect`, which one
+    of the loop's threads for peers calls and which sets `_sock`. Any thread may call `start`,
+    `set`, `stop` and `join`, and read `node`, `holder`, `error` and `stopping`: each is one
+    reference or flag, replaced as a whole. `codes` is written one entry at a time. `progressed` is
+    called in a turn, or by the thread that does the work of `aside`.
     """
 
     def __init__(self, destination: Destination, served: Served) -> None:
-        """Dial nothing before `start`; `served` uses the connection."""
+        """Prepare; `start` begins to dial. `served` uses the connection."""
         super().__init__()
         self.node = ""  # connected to it now
         self.holder = ""  # the name in the certificate of the last node that answered
@@ -135,21 +135,21 @@ class Dialer(ContextParty):
             self.set()
 
     def follow(self, nodes: Sequence[Address]) -> None:
-        """Dial these nodes from now on, at least one; the loop calls it. A connection stays."""
+        """Dial these nodes from now on, one at least; an open connection stays. Loop only."""
         if not self._ended.is_set():
             self._destination = replace(self._destination, nodes=nodes)
             self._rotation = Rotation(nodes)
             self.set()
 
     def set(self) -> None:
-        """Take a turn soon."""
+        """Have the connection take a turn soon."""
         if self._loop is None or self._loop.rouse(self):
             return
         if not self._ended.is_set():
             self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self) -> None:
-        """End the connection soon; `join` waits for it, and not for a dial that is under way."""
+        """End the connection soon; `join` waits for that, but not for a dial under way."""
         self.stopping = True
         if (sock := self._sock) is not None and (self._is_away or self._is_dialling):
             shut(sock)  # a thread may be waiting for the peer
@@ -202,7 +202,7 @@ class Dialer(ContextParty):
             self._dial_if_due(self._loop)
 
     def _lost(self, error: Exception) -> None:
-        """Say that nothing is sent any more, as the loop has ended; a restart mends it."""
+        """Record that the loop has ended, so nothing is sent until the program is restarted."""
         self.node, self.error = "", f"{spoken(error)}; the program has to be started again"
         self._ended.set()
         if (sock := self._sock) is not None:
@@ -218,7 +218,7 @@ class Dialer(ContextParty):
     # Dialling
 
     def _dial_if_due(self, loop: EventLoop) -> None:
-        """Dial the next node; not before a rest is over, which a turn must not shorten."""
+        """Dial the next node, unless a pause is not over yet: a turn must not shorten a pause."""
         now_s = time.monotonic()
         if now_s < self._rest_to_s:
             loop.deadlines.set(self, self._rest_to_s)
@@ -245,7 +245,7 @@ class Dialer(ContextParty):
         )
 
     def _dialled(self, made: list[tuple[Link, str]], error: Exception | None) -> None:
-        """Take what came of a dial, unless this was stopped meanwhile and has ended."""
+        """Handle the result of a dial; close the connection if the dialer has ended meanwhile."""
         self._is_dialling = False
         if self._ended.is_set():
             _close(made)
@@ -255,7 +255,7 @@ class Dialer(ContextParty):
             self._arrived(*made[0])
 
     def _connect(self, where: Destination, node: Address, texts: Sequence[str]) -> tuple[Link, str]:
-        """Return a connection on which both sides have greeted, and whom it is with."""
+        """Return a connection on which both sides have greeted, and the name of the peer."""
         text = address_text(node)
         sock, identity = connect(node, where.contexts.current(), roles=where.roles)
         with ExitStack() as undo:
@@ -303,7 +303,7 @@ class Dialer(ContextParty):
             self._rest(loop, link, pause_s)
 
     def _rest(self, loop: EventLoop, link: Link, pause_s: float) -> None:
-        """Wait until something arrives, there is room to send, or the time is over."""
+        """Have the loop call again when something arrives, there is room to send, or time is up."""
         if link.has_left:  # nothing more is sent before there is room
             pause_s = NEVER_S
         if link.has_more or not pause_s:
@@ -314,7 +314,7 @@ class Dialer(ContextParty):
         loop.deadlines.set(self, max(now_s + _PAUSE_LEAST_S, at_s))
 
     def _go_away(self, loop: EventLoop, work: Callable[[], None]) -> None:
-        """Have a thread do what waits for a disk; meanwhile the socket is not looked at."""
+        """Have a thread do work that may wait for a disk; meanwhile the socket is not watched."""
         self._is_away = True
         if (link := self._link) is not None:
             self._watch(loop, link, 0)
@@ -355,7 +355,7 @@ class Dialer(ContextParty):
             self._over(error)
 
     def _over(self, error: Exception | None) -> None:
-        """Take note of why there is no connection, and go on with the next node."""
+        """Record why the connection has ended, and continue with the next node."""
         node = self._used
         self.node, self._sock = "", None
         if error is not None:

@@ -24,8 +24,8 @@ _MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 class FrameBuffer:
     """FrameBuffer: memory to read frames into, with room before them for the message head.
 
-    One serves a whole connection: its content has been sent when the next read begins. It is small
-    except during a backlog, since most connections are idle.
+    One serves a whole connection: its content has been sent when the next read begins. It is large
+    only during a backlog, since most connections are idle.
     """
 
     __slots__ = ("_memory", "_size", "_taken", "_traffic", "_view")
@@ -38,7 +38,7 @@ class FrameBuffer:
     ) -> None:
         """Hold frames of up to `size` bytes in all; a larger single frame gets its own memory.
 
-        `traffic` counts the frames read. The buffer stays small if no `memory` is left.
+        `traffic` counts the frames read. If `memory` has none left, the buffer stays small.
         """
         self._traffic = traffic or Traffic()
         self._size = size
@@ -122,7 +122,7 @@ def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
 
 
 def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
-    """Return the bytes of the complete frames, the bytes the first needs, frames and messages."""
+    """Return four counts: bytes of whole frames, bytes the first needs, frames, messages."""
     end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
     try:
         while end - offset >= HEADER_BYTES:

@@ -32,7 +32,7 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
 
 
 def send_successions(link: Link, texts: Iterable[str]) -> None:
-    """Hand on which log continues another, if the peer understands that; after the greeting."""
+    """After the greeting, send statements of which log continues another, to peers of version 4."""
     if link.version >= SUCCESSION_VERSION:
         for text in texts:
             link.send(encode(SuccessionNotice(text)))
@@ -41,7 +41,7 @@ def send_successions(link: Link, texts: Iterable[str]) -> None:
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
     """Raise `Refused` unless this peer may do what its Hello asks for.
 
-    With `is_own`, a publisher without a grant for a named stream may push to this one.
+    With `is_own`, the stream is the one that publishers without granted streams may push to.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:

@@ -45,7 +45,7 @@ _MessageType = TypeVar("_MessageType", bound=Message)
 
 
 class Patience(NamedTuple):
-    """Patience: when a link speaks, and how long it waits for its peer, in seconds."""
+    """Patience: a link's heartbeat interval, and how long it waits for its peer, in seconds."""
 
     heartbeat_s: float = HEARTBEAT_S
     dead_s: float = DEAD_S
@@ -76,7 +76,7 @@ class Link:
     Attributes:
         has_more: whether there may be something to receive. An event loop sets it when it finds the
             socket readable; polling the socket would not report what TLS has read already.
-        has_left: whether something is not sent yet, because the peer has no room.
+        has_left: whether something is still queued, because the peer has no room for it.
         beat_by_s: when `beat` must be called again at the latest, by the link's clock.
         passed: the traffic since `take_passed`.
     """
@@ -93,8 +93,8 @@ class Link:
 
         Args:
             sock: from `rt.net.tls.connect` or `accept`.
-            name: of the peer, for messages.
-            large: the memory that its messages may take; unlimited if not given.
+            name: the peer's name, for error messages.
+            large: the budget for large messages; unlimited if not given.
             patience: its deadlines; `PATIENCE` if not given.
             clock: a monotonic clock, in seconds.
         """
@@ -125,7 +125,7 @@ class Link:
         self._decoder.from_sink = True
 
     def charge(self, messages: int) -> None:
-        """Count the last returned message as so many more, because it costs as much to handle."""
+        """Count the last returned message as this many more, because it costs as much to handle."""
         self.passed.messages += messages
         self.passed.charged += messages
 
@@ -140,9 +140,10 @@ class Link:
         self._spoke_s = self._clock()
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send as `send` does, but leave it to the loop to notice that the peer reads nothing.
+        """Send as `send` does, without checking whether the peer has stopped reading.
 
-        `beat` sends the rest at the latest, so the loop must be woken if `has_left`.
+        The loop notices that later: if `has_left`, the caller wakes it, so that `beat` sends the
+        rest.
 
         Raises:
             PeerError: the connection is broken.
@@ -159,8 +160,8 @@ class Link:
             last_acks: whether to skip acknowledgements that a later one replaces.
 
         Raises:
-            PeerError: it is not a message, the peer hung up, or the connection is broken.
-            Refused: it is a large message, and too many others are arriving.
+            PeerError: what arrived is not a message, the peer hung up, or the connection is broken.
+            Refused: a large message came while too many others are arriving.
         """
         decoder, left, messages = self._decoder, _TURN_BYTES, 0
         while True:
@@ -206,8 +207,8 @@ class Link:
     def beat(self) -> None:
         """Send a heartbeat if one is due, and enforce the peer's deadlines.
 
-        A side that was sending for long over a slow line has not received meanwhile, so whatever
-        has arrived is read first.
+        Whatever has arrived is read first, because a side that has been sending for long over a
+        slow line has received nothing meanwhile.
 
         Raises:
             PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.
@@ -236,7 +237,7 @@ class Link:
         """Wait for the next message, which must be of this kind.
 
         Raises:
-            PeerError: another kind came, or none in time.
+            PeerError: a message of another kind came, or none came in time.
             Refusal: the peer refuses the connection.
         """
         deadline = self._clock() + self._patience.greeting_s
@@ -289,7 +290,7 @@ def shut(sock: socket.socket) -> None:
 
 
 def pause(wake: Wake, seconds: float) -> None:
-    """Wait until the time is over, or the wake was set."""
+    """Wait for this many seconds, or until the wake is set."""
     poller = select.poll()
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):

@@ -23,7 +23,7 @@ SPANS_MAX: Final = 2  # the header of the last frame, and the last page
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Hello: the first message of either side; the server's names the one version to speak.
+    """Hello: the first message of either side; the server's Hello names the one version to speak.
 
     Its layout is the same in every version, so that any two versions can refuse each other clearly.
     """
@@ -93,7 +93,7 @@ class RolledNotice:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedNotice:
-    """ArchivedNotice: a rolled file was archived; with both lines, as the sink may lack both."""
+    """ArchivedNotice: a rolled file was archived; has both its lines, as the sink may lack both."""
 
     channel: int
     rolled: manifest.Rolled
@@ -109,7 +109,7 @@ class CaughtUpNotice:
 
 
 class Ack(NamedTuple):
-    """Ack: how far the session has come at the sink; no position decreases on a connection."""
+    """Ack: how far a session has come at the sink; on one connection no position decreases."""
 
     channel: int
     received: Position  # written at the sink
@@ -148,12 +148,12 @@ class HeadersNotice:
 
 @dataclass(frozen=True, slots=True)
 class SuccessionNotice:
-    """SuccessionNotice: an authority's word that another log continues the stream's; version 4.
+    """SuccessionNotice: an authority's statement that another log continues this one; version 4.
 
-    Either side sends those that it knows, right after the greeting.
+    Each side sends all statements that it knows, right after the greeting.
 
     Attributes:
-        text: the word, as `rt.net.authority.succession.Succession.signed` gives it.
+        text: the statement, as `rt.net.authority.succession.Succession.signed` returns it.
     """
 
     text: str

@@ -14,7 +14,7 @@ from rt.net.loop.timer import Aside, Timer
 
 
 class NodesFollower:
-    """NodesFollower: asks for the members now and then, in the turns of a client's event loop.
+    """NodesFollower: asks regularly for the members, in the turns of a client's event loop.
 
     Threads: any thread may call `start`, `look` and `stop`; the loop calls the rest.
     """
@@ -26,12 +26,12 @@ class NodesFollower:
         follow: Callable[[Sequence[Address]], None],
         roles: Collection[CertificateRole] = (CertificateRole.NODE,),
     ) -> None:
-        """Ask nothing before `start`.
+        """Prepare; nothing is asked before `start`.
 
         Args:
             known: the nodes.
-            contexts: of the client.
-            follow: called by the loop with all nodes once they have changed.
+            contexts: the client's TLS contexts.
+            follow: called by the loop with all nodes when they have changed.
             roles: the roles that may be asked.
         """
         self._known, self._contexts, self._follow = known, contexts, follow
@@ -46,12 +46,12 @@ class NodesFollower:
         self._timer.set()
 
     def look(self) -> None:
-        """Follow now what has become known otherwise, such as by another configuration."""
+        """Use at once nodes that became known otherwise, as from a reloaded configuration."""
         if self._timer is not None:
             self._timer.set()
 
     def stop(self) -> None:
-        """Ask no more; a question that is under way is not waited for."""
+        """Ask no more; do not wait for a question that is under way."""
         if self._timer is not None:
             self._timer.stop(0)
 

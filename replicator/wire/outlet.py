@@ -20,7 +20,7 @@ QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
 class Outlet:
-    """Outlet: never waits; what the socket does not accept is queued, in parts; bounded.
+    """Outlet: never waits; queues what the socket does not accept, up to a limit.
 
     Its owner calls `send(b"")` when the socket has room again.
     """
@@ -47,8 +47,8 @@ class Outlet:
             Whether anything is queued now.
 
         Raises:
-            PeerError: the peer has accepted nothing for `patience_s`, too much is queued for it, or
-                the connection is broken.
+            PeerError: the peer has accepted nothing for `patience_s`, the queue is over its limit,
+                or the connection is broken.
         """
         while self._parts and self._sent(self._parts[0]):
             self._queued_bytes -= len(self._parts.popleft())
@@ -58,7 +58,7 @@ class Outlet:
         return self.post(data)
 
     def post(self, data: bytes | memoryview) -> bool:
-        """Send what the socket accepts at once, queue a copy of the rest; otherwise as `send`."""
+        """Send what the socket accepts and queue a copy of the rest; otherwise like `send`."""
         if not self._parts:
             sent = self._sent(data)
             if sent == len(data):

@@ -1,4 +1,4 @@
-"""The bridge between clusters: what one has merged is published in another.
+"""The bridge between clusters: publishes in one cluster what another has merged.
 
 It uses clients as any program does; only its command imports it.
 """

@@ -41,7 +41,7 @@ class BridgeChoice:
 
     Attributes:
         session: the bridge's session in the target.
-        group: the group of bridges that forward the same; "" for none.
+        group: the group of bridges that forward the same messages; "" for none.
         sessions: names or globs of the sessions to forward; None for all.
         key_prefix: forward only messages whose key begins with this.
         chained: whether messages that came through another bridge are forwarded too.
@@ -61,12 +61,12 @@ class BridgeChoice:
 class Bridge:
     """Bridge: reads a source's merged log, and publishes in a session of its own in a target.
 
-    A message has the source's message number as its sequence number. So the session's own log says
-    where to go on after any crash, and the target merges each number of a session, or of a
-    group of bridges, once.
+    A message has the source's message number as its sequence number. So after any crash, the
+    session's own log shows where to continue, and the target merges each number of a session, or of
+    a group of bridges, once.
 
-    Threads: one calls `run`, which appends to `_marks` and replaces the counts; any may read those,
-        and call `stop`. One more may call `arrived`.
+    Threads: one thread calls `run`, which appends to `_marks` and replaces the counts. Any thread
+    may read the counts and call `stop`. One more thread may call `arrived`.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class Bridge:
         self._stopped.set()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until the target has merged all of it; `FlushTimeout` if that takes too long."""
+        """Wait until the target has merged all that was forwarded, or raise `FlushTimeout`."""
         self._publisher.flush("merged", timeout_s)
 
     def run(self, *, follow: bool = True, timeout_s: float = 30.0) -> None:
-        """Forward until stopped, or without `follow` up to what the source had merged before.
+        """Forward until stopped; without `follow`, only what the source has merged by now.
 
         Raises:
-            RtError, OSError: as of `Client.subscriber` and `Publisher.publish_many`.
+            RtError, OSError: as for `Client.subscriber` and `Publisher.publish_many`.
         """
         choice = self._choice
         with self._source.subscriber(
@@ -196,7 +196,7 @@ class Bridge:
             self._marks.append((self._publisher.flush("written").position, place))
 
     def _publish(self, run: list[Message]) -> None:
-        """Publish messages under their numbers; first wait while too many are not merged yet."""
+        """Publish messages under their numbers, after waiting while too many are not merged yet."""
         if self._stopped.is_set():
             return
         stream, log = self._source.stream, self._log_id()

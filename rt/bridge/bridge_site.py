@@ -18,13 +18,13 @@ _LATE_S: Final = 60.0
 
 
 class BridgeSite(ProgramSite):
-    """A bridge; any thread may call any method."""
+    """What a bridge shows over HTTP; any thread may call any method."""
 
     def __init__(
         self, watch: BridgeWatch, streams: tuple[str, str], files: Sequence[CertificateFiles],
         events: RecentEvents,
     ) -> None:  # fmt: skip
-        """Show a bridge from one stream to another, and until when its certificates are valid."""
+        """Show a bridge from one stream to another, and when its certificates expire."""
         super().__init__("bridge", lambda: streams[0])
         self._watch, self._streams, self._files, self._events = watch, streams, files, events
         self._began_ns = time.time_ns()
@@ -55,7 +55,7 @@ class BridgeSite(ProgramSite):
         return SiteHealth("", (f"behind: {words}",) if words else (), 0.0)
 
     def status(self) -> list[Fields]:
-        """Return how far the bridge is."""
+        """Return how far the bridge has come."""
         lag, bridge = self._watch.lag, self._watch.bridge
         behind_s = lag.behind_s(time.time_ns())
         return [{
@@ -83,7 +83,7 @@ class BridgeSite(ProgramSite):
         }  # fmt: skip
 
     def _late(self) -> str:
-        """Return how far it is behind, if that is more than a minute; "" if not."""
+        """Return how far the bridge is behind, if by more than a minute; "" if not."""
         lag = self._watch.lag
         behind_s = lag.behind_s(time.time_ns())
         if behind_s < _LATE_S:

@@ -1,4 +1,4 @@
-"""BridgeWatch: asks the source now and then how far a bridge is behind."""
+"""BridgeWatch: asks the source regularly, to learn how far a bridge is behind."""
 
 import logging
 import time
@@ -20,12 +20,13 @@ _STOP_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BridgeLag:
-    """How far a bridge was when the source was last asked.
+    """How far a bridge had come when the source was last asked.
 
     Attributes:
-        complete_as_of_ns: the target has what the source had merged by then; 0 if unknown.
-        behind: messages that the target lacked, at most; of all, also those that are not forwarded.
-        error: why the source cannot be asked; "" if it can.
+        complete_as_of_ns: the target has all that the source had merged by this time; 0 if unknown.
+        behind: the most messages that the target may have lacked, including those that are never
+            forwarded.
+        error: why the source did not answer; "" if it did.
     """
 
     complete_as_of_ns: int = 0
@@ -33,16 +34,16 @@ class BridgeLag:
     error: str = ""
 
     def behind_s(self, now_ns: int) -> float:
-        """Return for how many seconds the target may lack what was merged; infinite if unknown."""
+        """Return by how many seconds the target may lag the source; infinite if unknown."""
         if not self.complete_as_of_ns:
             return float("inf")
         return max(0.0, (now_ns - self.complete_as_of_ns) / 1e9)
 
 
 class BridgeWatch:
-    """Asks where the source's log ends, and whether the target has merged what is before.
+    """Asks where the source's log ends, and tracks whether the target has merged up to there.
 
-    Threads: one of its own calls `turn`; `lag` is replaced as a whole, and any may read it.
+    Threads: one of its own calls `turn`; `lag` is replaced as a whole, and any thread may read it.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class BridgeWatch:
         self._thread.stop(_STOP_S)
 
     def turn(self) -> None:
-        """Ask once; an error is in `lag`, and is logged when it is another one."""
+        """Ask once and update `lag`, which holds any error; log the error if it is a new one."""
         error = ""
         try:
             self._samples.take(self._ask, time.time_ns)

@@ -1,4 +1,4 @@
-"""Forwarded: the headers that say where a bridged message came from, and by which logs."""
+"""Forwarded: the headers that name a bridged message's origin and the logs it passed through."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ PATH_MAX: Final = 16  # logs that a message may have passed
 
 
 def path_of(headers: Mapping[str, bytes]) -> list[str]:
-    """Return the ids of the logs that a message came by; empty if no bridge has brought it.
+    """Return the ids of the logs that a message has passed through; empty if it was not bridged.
 
     >>> path_of({"rt-path": b"ab,cd"})
     ['ab', 'cd']
@@ -22,7 +22,7 @@ def path_of(headers: Mapping[str, bytes]) -> list[str]:
 
 
 def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
-    """Whether a message that came by these logs goes on to the log `target`.
+    """Whether to forward to the log `target` a message that has passed through these logs.
 
     >>> is_forwarded([], "cd", chained=False), is_forwarded(["ab"], "cd", chained=False)
     (True, False)
@@ -33,10 +33,10 @@ def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
 
 
 def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
-    """Return the headers with which a message goes on: its own, its origin and its path.
+    """Return the headers of the forwarded message: its own, its origin and its path.
 
     Args:
-        message: as it was read from the log `log`.
+        message: the message, as read from the log `log`.
         stream: the stream of that log.
         log: the log's id.
     """

@@ -190,7 +190,7 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """Open /dev/null in place of closed standard files, whose numbers a log's file would get."""
+    """Open /dev/null for closed standard files; else a log's file would get their descriptors."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
             setattr(sys, name, open(number, mode))  # noqa: SIM115 - open until we end
@@ -223,7 +223,7 @@ def _is_help(error: BaseException) -> TypeGuard[click.UsageError]:
 
 
 def _discard_output() -> None:
-    """Discard buffered output, about which Python would complain at exit."""
+    """Discard buffered output, which Python would otherwise fail to write at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -35,7 +35,7 @@ class AsyncPublisher:
     """`ClientPublisher` for asyncio. Made by `AsyncClient.publisher`.
 
     Publishing appends to a local file and needs no thread; waiting for a confirmation does not
-    block the event loop. Cancelling a wait does not take the message back.
+    block the event loop. Cancelling a wait does not cancel the message.
     """
 
     def __init__(self, publisher: ClientPublisher) -> None:
@@ -139,7 +139,7 @@ class AsyncPublisher:
         return self._publisher.confirmed()
 
     def dropped(self) -> list[Dropped]:
-        """Return what a full session has ever dropped."""
+        """Return all messages that the session has dropped because it was full, as ranges."""
         return self._publisher.dropped()
 
     async def await_consumed(
@@ -176,10 +176,11 @@ class AsyncClient:
     async def publisher(
         self, session: str, **arguments: Unpack[PublisherArguments]
     ) -> AsyncPublisher:
-        """Open a session for publishing; arguments as of `Client.publisher`.
+        """Open a session for publishing; arguments as for `Client.publisher`.
 
         Raises:
-            Misuse: as there, or a limit is set to block, which would block the event loop.
+            Misuse: as for `Client.publisher`, or a limit is set to block, which would block the
+                event loop.
         """
         flight, disk = arguments.get("flight"), arguments.get("disk_limit")
         if disk is not None and disk.drops and disk.timeout_s is None:
@@ -200,12 +201,12 @@ class AsyncClient:
     @overload
     async def subscriber(self, **arguments: Unpack[SubscriberArguments]) -> Subscriber: ...
     async def subscriber(self, **arguments: Any) -> Readers:
-        """Read the merged stream; arguments as of `Client.subscriber`."""
+        """Read the merged stream; arguments as for `Client.subscriber`."""
         read: Callable[..., Readers] = self._client.subscriber
         return await asyncio.to_thread(read, **arguments)
 
     async def last_value(self, **arguments: Unpack[LastValueArguments]) -> LastValue:
-        """Return the last message of each key; arguments as of `Client.last_value`."""
+        """Return the last message of each key; arguments as for `Client.last_value`."""
         return await asyncio.to_thread(self._client.last_value, **arguments)
 
     async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
@@ -240,7 +241,7 @@ def connect(
     identity: str | None = None,
     keep: str | None = None,
 ) -> AsyncClient:
-    """Return a client for asyncio; arguments and errors as of `rt.connect`.
+    """Return a client for asyncio; arguments and errors as for `rt.connect`.
 
     Examples:
         >>> from rt.client import aio

@@ -1,4 +1,4 @@
-"""Arguments: what the methods of a client take, as types shared with its asyncio twin."""
+"""Arguments: the types of a client's keyword arguments, shared with its asyncio twin."""
 
 from collections.abc import Callable, Collection
 from typing import TypedDict
@@ -17,7 +17,7 @@ from rt.subscriber import OnGap
 
 
 class PublisherArguments(TypedDict, total=False):
-    """What `Client.publisher` takes beside the session."""
+    """The arguments of `Client.publisher`, except the session."""
 
     confirm: str | Level | None
     group: str
@@ -38,7 +38,7 @@ class ChoiceArguments(TypedDict, total=False):
 
 
 class ReaderArguments(ChoiceArguments, total=False):
-    """What every kind of reader takes that `Client.subscriber` returns."""
+    """The arguments shared by all kinds of readers that `Client.subscriber` returns."""
 
     start: Start | str
     follow: bool
@@ -48,7 +48,7 @@ class ReaderArguments(ChoiceArguments, total=False):
 
 
 class SubscriberArguments(ReaderArguments, total=False):
-    """What a plain subscriber takes."""
+    """The arguments of a reader without a cursor or group."""
 
     share: str
     lag_max_s: float | None
@@ -56,19 +56,19 @@ class SubscriberArguments(ReaderArguments, total=False):
 
 
 class CursorArguments(SubscriberArguments, total=False):
-    """What a subscription under a cursor takes beside the cursor."""
+    """The arguments of a reader with a cursor, except the cursor."""
 
     ack: Acknowledgement
 
 
 class MemberArguments(ReaderArguments, total=False):
-    """What a member of a group takes beside the group."""
+    """The arguments of a member of a group, except the group."""
 
     ack: Acknowledgement
 
 
 class LastValueArguments(ChoiceArguments, total=False):
-    """What `Client.last_value` takes."""
+    """The arguments of `Client.last_value`."""
 
     keys_max: int
     checkpoint_s: float

@@ -62,16 +62,15 @@ class Client:
     """Publishes to a stream and reads it, shipping and copying from inside this process.
 
     Nothing is dialled before the first publisher or subscriber is asked for. The merged log is
-    copied once for all subscribers of this client, into `root/<stream>/out`; where another process
-    (`rt pull`, another client) keeps that copy already, it is read as it is.
+    copied once for all subscribers of this client, into `root/<stream>/out`; if another process
+    (`rt pull`, another client) keeps that copy already, this client only reads it.
 
-    One event loop serves all of it, over one connection to each node for all publishers, and one
-    for all readers. It begins with the first of them.
+    One event loop serves all publishers, over one connection to each node, and all readers, over
+    one connection. The loop begins with the first publisher or reader.
 
-    Threads:
-        Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`, `_push`,
-        `_reach`, `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, and what is handed
-        out, have rules of their own.
+    Threads: Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`,
+        `_push`, `_reach`, `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, publishers
+        and readers state their own rules.
     """
 
     def __init__(
@@ -89,9 +88,10 @@ class Client:
         Args:
             publishing: settings for publishers.
             reading: settings for subscribers; of the same stream and directory.
-            pulls: as of `StreamCopy`.
+            pulls: as for `StreamCopy`.
             config: path of the configuration, or "".
-            defaults: what publishers wait for unless a program says otherwise; None for `merged`.
+            defaults: the level that publishers wait for by default, and how long merged files are
+                kept; None for the built-in defaults.
             loads: reads all settings again; None if that is not possible.
         """
         self._publishing, self._config, self._loads = publishing, config, loads
@@ -128,17 +128,17 @@ class Client:
 
         Args:
             session: its name; one live publisher at a time.
-            confirm: what `publish_future` waits for unless told otherwise: `written`, `synced`,
-                `received`, `replicated` or `merged`; `merged` unless the configuration says
-                otherwise in its table `[publisher]`.
-            group: as of `rt.Publisher`.
+            confirm: the level that `publish_future` waits for by default: `written`, `synced`,
+                `received`, `replicated` or `merged`; if not given, `merged` or what the
+                configuration's table `[publisher]` says.
+            group: as for `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
-            flight: how much may be published and not merged yet; no limit unless given.
-            disk_limit: how much the session's files may hold here; no limit unless given.
-            on_event: called by a thread of the client, which it must not hold up, with an
-                `rt.Stalled` after ten seconds in which no node took what waits, and with an
-                `rt.Flowing` when that is over.
+            flight: how much may be published and not merged yet; None for no limit.
+            disk_limit: how much the session's files may hold here; None for no limit.
+            on_event: called with an `rt.Stalled` when no node has accepted waiting bytes for ten
+                seconds, and with an `rt.Flowing` when that is over. It runs in a thread of the
+                client and must return quickly.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or the certificate
@@ -194,26 +194,26 @@ class Client:
         """Read the merged stream.
 
         Args:
-            cursor: a name to remember the place by on this machine, or `rt.Registered` to have the
-                nodes remember it.
+            cursor: a name under which this machine stores the position, or an `rt.Registered` to
+                have the nodes store it.
             group: a name, or an `rt.Group`: programs of one group divide the stream.
             ack: with a cursor or group, `auto` or `explicit`.
-            start: as of `rt.Subscriber`. A cursor or group that exists goes on where it is. A new
-                copy begins at the file that holds the start of its first reader; a later reader
-                that starts before it meets a gap.
-            follow: whether to wait for more at the end. Without it everything is read that was
-                merged when this was called: the nodes are asked where the stream ends, and the
-                copy, which another process may keep, has to come that far first.
+            start: as for `rt.Subscriber`; an existing cursor or group continues at its position. A
+                new copy begins at the file with its first reader's start; a reader that starts
+                earlier meets a gap.
+            follow: whether to wait for more at the end. Without it, the reader ends after the last
+                message merged before this call: it asks the nodes, and waits for the copy to reach
+                that.
             sessions: names or globs of the sessions wanted; `key_prefix` and `where` narrow it.
             key_prefix: only messages whose key begins with this.
-            where: conditions on session, key and JSON fields, as of `rt.Subscriber`.
-            share: `2/4` for the second of four equal shares of all keys; a cursor keeps to one.
+            where: conditions on session, key and JSON fields, as for `rt.Subscriber`.
+            share: `2/4` for the second of four equal shares of all keys; fixed for a cursor.
             on_gap: `raise`, `notify` or `skip`.
             on_poison: the same, for a frame that cannot be decoded.
             on_event: is called with each event.
-            lag_max_s: how long a reader that follows may be without the stream's end, which nodes
-                are asked for; at least 1. More is always noticed, less than half never.
-            on_lag: what to do then: `raise` a `LagError`, or `notify` through `on_event`.
+            lag_max_s: how many seconds a following reader may lag the stream's end, as the nodes
+                know it; at least 1. A longer lag is always reported, one of less than half never.
+            on_lag: on a longer lag, `raise` a `LagError`, or `notify` through `on_event`.
             timeout_s: the longest wait for the copy, without `follow` or to find a `start`.
 
         Returns:
@@ -221,10 +221,10 @@ class Client:
 
         Raises:
             Misuse: an argument or the certificate is wrong, or a local cursor has a reader.
-            TimeoutError: the copy has not come that far, or a registered cursor is still held.
-            Refused: a registered cursor is held by another, or it or a group is not granted.
+            TimeoutError: the copy is not there in time, or a registered cursor is still held.
+            Refused: a registered cursor is held, or the cursor or group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
-            LagError: when reading, if the end was not had for `lag_max_s`.
+            LagError: when reading, if the reader lags by more than `lag_max_s`.
             Stopped: the client is closed.
         """
         checked_lag(lag_max_s, on_lag, follow=follow, is_member=group is not None)
@@ -256,13 +256,13 @@ class Client:
         """Return the last message of each key, as a mapping that follows the stream.
 
         It begins empty and fills: `LastValue.wait_caught_up` waits until it holds everything. A
-        copy that begins later than the stream, as after `start="latest"`, lacks keys: every look
-        then raises `Misuse`, unless stored values go beyond what it lacks.
+        copy that begins later than the stream, as after `start="latest"`, lacks keys. Then every
+        lookup raises `Misuse`, unless stored values cover what the copy lacks.
 
         Args:
             key_prefix: only keys that begin with this.
             sessions: names or globs of the sessions wanted.
-            where: conditions, as of `subscriber`.
+            where: conditions, as for `subscriber`.
             keys_max: the most keys that are kept in memory; more are an error.
             checkpoint_s: how often the values are stored beside the copy, if they have changed.
             timeout_s: how long to wait for the copy to begin, the first time.
@@ -303,7 +303,8 @@ class Client:
         """Wait until the local copy has everything that was merged when this was called.
 
         Raises:
-            TimeoutError: it has not, or no node says how far the stream is; the message says why.
+            TimeoutError: the copy has not got there in time, or no node says where the stream ends;
+                the message says why.
             Misuse: nothing is copied by this client.
         """
         self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))
@@ -311,9 +312,9 @@ class Client:
     def reload(self) -> list[str]:
         """Read the configuration again, as `rt push` and `rt pull` do on SIGHUP.
 
-        Publishers and readers that are open go on with its `nodes`, and publishers that are opened
-        later wait for what its table `[publisher]` says. Certificates need no reload: a
-        file that changes is used for the next connection; here it is checked.
+        Open publishers and readers use its `nodes` from now on, and publishers opened later use its
+        table `[publisher]`. Certificates need no reload, since every new connection uses the
+        current files; this only checks them.
 
         Returns:
             The settings that have changed and are not in use, such as `["pull.identity"]`, which a
@@ -353,10 +354,10 @@ class Client:
         return left
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Close everything that was opened, within this time as far as shipping goes. Idempotent.
+        """Close everything that was opened; ship for at most `timeout_s`. Idempotent.
 
-        What the nodes lack then stays in the sessions' logs and is shipped by the next client or
-        `rt push`; a warning says so.
+        Messages that the nodes still lack stay in the sessions' logs, and the next client or `rt
+        push` ships them; a warning says so.
         """
         with self._lock:
             self._is_closed = True
@@ -379,7 +380,7 @@ class Client:
                     undo.callback(each.close)
 
     def _stop(self, loop: EventLoop | None) -> None:
-        """Stop copying, and then the event loop; leave that to a thread if a disk hangs."""
+        """Stop the copy, then the event loop; if a disk hangs, a thread does it later."""
         if not self._copy.stop():
             threading.Thread(target=self._stop, args=(loop,), name="close", daemon=True).start()
         elif loop is not None:
@@ -396,19 +397,19 @@ class Client:
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
 
     def _begun(self) -> EventLoop:
-        """Return the event loop; `Stopped` if the client was closed."""
+        """Return the event loop, starting it if need be; `Stopped` if the client was closed."""
         with self._lock:
             self._demand_open()
             return self._loop_begun()
 
     def _loop_begun(self) -> EventLoop:
-        """Return the event loop; call it with the lock held."""
+        """Return the event loop, starting it if need be; call with the lock held."""
         if self._loop is None:
             self._loop = EventLoop()
         return self._loop
 
     def _pusher(self) -> tuple[PushClient, StallEvents]:
-        """Return what ships the sessions of all publishers, and what watches that."""
+        """Return the pusher of all publishers' sessions, and the watcher of its stalls."""
         if self._push is None:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
@@ -475,7 +476,7 @@ class Client:
         (found or self.publisher(session)).publish(payload, key, confirm=Level.MERGED)
 
     def _opened(self, reader: Handed) -> Handed:
-        """Remember a reader, to close it; `Stopped` if the client was closed meanwhile."""
+        """Record a reader, so that `close` closes it; `Stopped` if the client is closed."""
         with self._lock:
             if not self._is_closed:
                 if isinstance(reader, Subscriber):
@@ -487,7 +488,7 @@ class Client:
         raise Stopped(_closed_words(self.stream))
 
     def _keep(self, opened: Kept) -> None:
-        """Remember it to close it, and forget what was closed; call it with the lock held."""
+        """Record what `close` must close; forget what is closed already. Lock held."""
         self._open = [*(each for each in self._open if not each.is_closed), opened]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -537,9 +538,8 @@ def connect(
     """Return a client of a stream.
 
     Each setting comes from its argument, else from `RT_...` in the environment, else from the file:
-    tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them.
-    What publishers wait for and keep, where a program does not say, may be in a table
-    `[publisher]`.
+    tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them. A
+    table `[publisher]` may have the defaults for what publishers wait for and keep.
 
     Args:
         config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
@@ -548,8 +548,8 @@ def connect(
         nodes: `host:port` of each node, or of one.
         certs: directory of the certificates.
         identity: name of the certificate to show, for publishing and for reading.
-        keep: how much longer publishers keep their merged files, so that a cluster that continues
-            a standby's copy is sent what that lacks: a time such as `1h`, or `standby`, until one
+        keep: how much longer publishers keep their merged files, in order to send them to a cluster
+            that continues a standby's copy: a time such as `1h`, or `standby` for until a standby
             has them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""EndSamples: where a cluster's log ended when it was asked, and which ends a reader reached."""
+"""EndSamples: where a cluster's log ended at each question, and which ends a reader reached."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _SAMPLES: Final = 512  # if more are waited for, the oldest no longer count
 
 
 class EndSample(NamedTuple):
-    """The cluster's end at a time."""
+    """The end of a cluster's log at one time."""
 
     at_ns: int
     end: Position
@@ -24,7 +24,7 @@ class EndSamples:
 
     The reader has everything that was merged before the last question whose answer it has reached.
 
-    Threads: one at a time.
+    Threads: one at a time may use it.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -47,12 +47,12 @@ class EndSamples:
     def take(
         self, ask: Callable[[Fields], Fields], now_ns: Callable[[], int], here: Position = START
     ) -> None:
-        """Ask the cluster where its log ends, as of the latest; errors as of `ask`.
+        """Ask the cluster for the latest end of its log; errors as for `ask`.
 
         Args:
             ask: sends a request.
-            now_ns: the time.
-            here: where the reader is, if its bytes are to be counted.
+            now_ns: returns the time, ns since the epoch.
+            here: the reader's position, if the bytes that it lacks are to be counted.
         """
         asked_ns = now_ns()
         with reading_answers():
@@ -62,11 +62,11 @@ class EndSamples:
         self._waiting.append(sample)
 
     def reach(self, here: Position) -> None:
-        """Count what is before `here` as reached."""
+        """Record that the reader has everything before `here`."""
         while self._waiting and self._waiting[0].end <= here:
             self.reached = self._waiting.popleft()
 
     def clear(self) -> None:
-        """Forget what was reached: it is not of the cluster's log."""
+        """Forget what was reached, because those positions belong to another log."""
         self._waiting.clear()
         self.reached = EndSample(0, START, self._number)

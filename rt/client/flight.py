@@ -71,12 +71,12 @@ class _Step(NamedTuple):
 
 
 class Flight:
-    """What one publisher has in flight; room for an eighth of the limit is granted at a time.
+    """What one publisher has in flight; grants room in steps of an eighth of the limit.
 
     Each grant marks the end of the session's log, and how much was published since the last mark.
     Once that position is merged, or everything before it dropped, that amount is no longer in
-    flight. It is called for each frame, and checks what is merged only when the grant is used up,
-    so most messages cost nothing.
+    flight. `admit` is called for each frame, and checks what is merged only when the grant is used
+    up, so most messages cost nothing.
 
     Threads: any thread may call `admit`. `_lock` guards everything; `_granted` is replaced as a
     whole, and read without it.
@@ -98,8 +98,9 @@ class Flight:
             limit: how much may be in flight.
             taken: returns how much was ever published; it only grows.
             end: writes what is published, and returns where the session's log then ends.
-            merged: returns up to where the nodes have merged it.
-            drops: returns another object once more of the session was dropped.
+            merged: returns the position up to which the nodes have merged that log.
+            drops: returns an object that is replaced by another whenever more of the session is
+                dropped.
             kept: returns the end of the last messages before a position that were not dropped.
         """
         self._limit = limit
@@ -116,10 +117,10 @@ class Flight:
         self._dropped = drops()  # the drops seen at the last check
 
     def admit(self, messages: int, size: int) -> Room:
-        """Wait until this many messages and bytes may be published; return how much may be.
+        """Wait until so many messages and bytes may be published; return the room there is.
 
         Raises:
-            LimitReached: there is no room, and the limit says not to wait, or not this long.
+            LimitReached: there is no room, and the limit says to raise, or its timeout has passed.
         """
         room = self._room()  # the usual case, which takes no lock
         if room[0] >= messages and room[1] >= size:
@@ -144,7 +145,7 @@ class Flight:
         return messages_max - messages, bytes_max - size
 
     def _grant(self, messages: int, size: int) -> _Amount:
-        """Grant what room there is, at least for these messages; return what is in flight."""
+        """Grant the room there is, if it suffices for these messages; return what is in flight."""
         used, most = _Amount(*self._taken()), self._limit.most
         if used != self._marked:
             self._mark(used)
@@ -168,7 +169,7 @@ class Flight:
             self._marked = used
 
     def _land(self) -> None:
-        """Remove the steps that are merged, or dropped as a whole."""
+        """Remove the steps that are merged or completely dropped."""
         merged = self._merged()
         if (dropped := self._drops()) is not self._dropped:
             self._dropped = dropped

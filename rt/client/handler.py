@@ -1,4 +1,4 @@
-"""StreamHandler: log records of Python's logging as messages of a session."""
+"""StreamHandler: publishes the records of Python's logging as messages of a session."""
 
 import logging
 from collections.abc import Callable
@@ -99,8 +99,8 @@ def record_headers(record: logging.LogRecord) -> dict[str, bytes]:
     """Return a record's attributes as OpenTelemetry's `LoggingHandler` names them, as headers.
 
     These are the severity, the place in the code, an exception, and what `extra=` added if it is a
-    text, a number or a truth value; long ones are cut. A record that OpenTelemetry's
-    instrumentation has marked with a span has its `traceparent`.
+    text, a number or a truth value; long ones are cut. If OpenTelemetry's instrumentation has
+    marked the record with a span, `traceparent` is one of the headers.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "user": "ada", "lineno": 7})
     >>> found = record_headers(record)

@@ -41,7 +41,7 @@ def succession_path(settings: ConnectionSettings) -> str:
 
 
 def draft_path(settings: ConnectionSettings) -> str:
-    """Return the path of that file until the new cluster's files are written."""
+    """Return where that succession is drafted until the new cluster's files are written."""
     return succession_path(settings) + _DRAFT
 
 
@@ -49,7 +49,7 @@ def read_succession(path: str, certs: str) -> tuple[Succession, str]:
     """Return a succession and its text, which the authority in `certs` signed.
 
     Raises:
-        Misuse: there is none, or it is malformed.
+        Misuse: the file does not exist, or it is malformed.
         Refused: another authority signed it.
     """
     try:
@@ -74,12 +74,12 @@ def succession(
     Args:
         settings: where the copy is.
         old: the id of its log.
-        addresses: those of the new cluster's nodes.
+        addresses: the addresses of the new cluster's nodes.
         authority: the directory of the authority, which the old cluster trusts.
 
     Raises:
-        Misuse: the copy is damaged, is being written, was promoted before, or there is none; or
-            there is no such authority.
+        Misuse: the copy is damaged, missing, in use or was promoted before; or there is no such
+            authority.
     """
     path, target = merged_directory(settings.root, settings.stream), succession_path(settings)
     words = "a promoted copy must not grow: stop rt pull --standby"
@@ -114,7 +114,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
     """Complete a promotion that was killed after it had written a cluster's files.
 
     Returns:
-        Whether there was such a promotion, of a cluster with these files.
+        Whether there was such a promotion, and its cluster has its files in `directory`.
     """
     target = succession_path(settings)
     if not os.path.exists(target + _DRAFT):
@@ -130,7 +130,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
 
 
 def _complete(target: str) -> None:
-    """Put a succession in force; keep that of an earlier log for copies that still need it."""
+    """Put the drafted succession in force; keep an earlier one for copies that still need it."""
     with suppress(FileNotFoundError):
         known = said_in(read_file(target, SUCCESSION_BYTES_MAX))
         os.replace(target, f"{target}.{known.old[:_ID_DIGITS]}")

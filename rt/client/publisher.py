@@ -37,7 +37,7 @@ _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
-    """Return a level; `Misuse` names the argument."""
+    """Return a level by its name; `Misuse`, which names `argument`, if there is no such level."""
     demand_kind(argument, level, str, Level)
     try:
         return level if isinstance(level, Level) else Level.parse(level)
@@ -81,10 +81,10 @@ class ClientPublisher:
             push: ships the client's sessions.
             session: its name; one live publisher at a time.
             ask: makes a request of the nodes as a subscriber.
-            loop: the client's, which completes futures.
-            confirm: what `publish_future` waits for unless told otherwise.
-            timeout_s: how long `publish` and `flush` wait unless told otherwise.
-            group: as of `rt.Publisher`.
+            loop: the client's event loop, which completes futures.
+            confirm: the level that `publish_future` waits for by default.
+            timeout_s: how long `publish` and `flush` wait by default.
+            group: as for `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
             flight: how much may be published and not merged yet.
@@ -187,7 +187,7 @@ class ClientPublisher:
     ) -> range:
         """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
 
-        `LimitReached` as for `publish`; a flight limit counts them as one.
+        `LimitReached` as for `publish`; a flight limit admits all of them together.
         """
         if headers is not None:
             self.await_headers()
@@ -252,7 +252,7 @@ class ClientPublisher:
         return self._confirmations.read()
 
     def dropped(self) -> list[Dropped]:
-        """Return what a full session has ever dropped; as `rt.Publisher.dropped`."""
+        """Return what the session has dropped because it was full; as `rt.Publisher.dropped`."""
         return self._publisher.dropped()
 
     def await_consumed(
@@ -261,13 +261,13 @@ class ClientPublisher:
         """Wait until a registered cursor has acknowledged everything before a place.
 
         Args:
-            place: a position in the merged log, or what a future of `publish_future` gave.
+            place: a position in the merged log, or the result of a future of `publish_future`.
             cursor: the cursor's name.
             timeout_s: how long to wait.
 
         Raises:
             Misuse: the future waited for a level below `merged`, so the place is not known.
-            TimeoutError: the cursor has not come that far; the message says how far it has.
+            TimeoutError: the cursor has not got there in time; the message says where it is.
             Refused: there is no such cursor, the certificate may not see it, or no majority
                 decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
@@ -278,8 +278,8 @@ class ClientPublisher:
         """Wait for open futures and for the nodes, then release the session. Idempotent.
 
         Args:
-            timeout_s: the longest it may take; what the nodes lack then stays in the log, and the
-                next publisher or `rt push` of this session ships it.
+            timeout_s: the longest it may take. Messages that the nodes still lack then stay in the
+                log, and the next publisher or `rt push` of this session ships them.
 
         Returns:
             Whether a majority of the nodes has synced everything; False if another call is closing.
@@ -352,7 +352,7 @@ class ClientPublisher:
         return self._publisher.flush(Level.WRITTEN).position
 
     def _merged(self) -> Position:
-        """Return up to where it is merged; raises `Stopped` if closed while waiting for room."""
+        """Return the session's merged end; `Stopped` if the publisher was closed meanwhile."""
         if self.is_closed:
             raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
@@ -365,7 +365,7 @@ class ClientPublisher:
             self._publisher.close()
 
     def _say_what_is_waited_for(self, deadline: float) -> None:
-        """Log it, so that a program that is to end, as by ctrl-C, does not hang without a word."""
+        """Log what `close` waits for, so that a program that ends slowly shows why."""
         if (left_s := deadline - time.monotonic()) > 0:
             reason = self._publisher.shipping_note
             _log.warning(
@@ -374,7 +374,7 @@ class ClientPublisher:
             )  # fmt: skip
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
-        """Wait until a majority has everything, even if it is `rt push` that ships it."""
+        """Wait until a majority has everything; this process or `rt push` may ship it."""
         while self.confirmed().replicated < end:
             if time.monotonic() >= deadline:
                 return False

@@ -1,4 +1,4 @@
-"""PublisherDefaults: what publishers wait for and keep where a program does not say."""
+"""PublisherDefaults: what publishers wait for and keep by default."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from rt.log.notify.confirmations import Level
 class PublisherDefaults:
     """PublisherDefaults: the table `[publisher]` of a client's configuration.
 
-    The operator of a stream decides so for all programs that are given the file.
+    With it, a stream's operator sets defaults for all programs that use the file.
     """
 
     confirm: str = field(

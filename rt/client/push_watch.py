@@ -25,7 +25,7 @@ class PushWatch(SiteWatch):
     """
 
     def __init__(self, client: PushClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
-        """Prepare to watch a pusher; the other arguments are those of `SiteWatch`."""
+        """Prepare to watch a pusher; the other arguments are as for `SiteWatch`."""
         super().__init__(pause_s, stalled_s)
         self.status: Sequence[SessionStatus] = ()
         self._client = client

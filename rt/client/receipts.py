@@ -33,7 +33,7 @@ class Receipt(Future[Confirmed]):
     """A future of a message's confirmation; its timeout error says what the message waits for.
 
     Attributes:
-        end: the latest position in its session at which the message ends; the start until synced.
+        end: a position in its session at or after the message's end; `START` until it is synced.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Receipt(Future[Confirmed]):
         self._defer = defer
 
     def add_done_callback(self, fn: Callable[[Future[Confirmed]], object]) -> None:
-        """Call this once it is done, as for any future; never in the client's event loop."""
+        """Have `fn` called when this is done, as for any future, but not in the event loop."""
         super().add_done_callback(partial(self._call, fn))
 
     def _call(self, fn: Callable[[Future[Confirmed]], object], _done: object) -> None:
@@ -60,7 +60,7 @@ class Receipt(Future[Confirmed]):
         return self._late(self.end, timeout_s)
 
     def result(self, timeout: float | None = None) -> Confirmed:
-        """Return the confirmation, or raise what prevents it; otherwise as any future."""
+        """Return the confirmation, or raise the error that ended it, as for any future."""
         try:
             return super().result(timeout)
         except TimeoutError:
@@ -69,7 +69,7 @@ class Receipt(Future[Confirmed]):
             raise self.late(timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that it ended with, None if there is none; otherwise as any future."""
+        """Return the error that ended it, or None, as for any future."""
         try:
             return super().exception(timeout)
         except TimeoutError:
@@ -79,7 +79,7 @@ class Receipt(Future[Confirmed]):
 
 
 class Pledge(NamedTuple):
-    """A future, and the number of its message."""
+    """A future, with its message's sequence number."""
 
     level: Level
     receipt: Receipt
@@ -90,24 +90,23 @@ class Receipts:
     """Resolves futures in the order of publishing, many at a time.
 
     One write, one sync and one check of the confirmations serve every message published meanwhile,
-    so a thousand waiting threads cost little more than one. What may wait for the disk is done by
-    the loop's pool; the thread that syncs reports what it has synced.
+    so a thousand waiting threads cost little more than one. Work that may wait for the disk is done
+    by the loop's pool; the thread that syncs reports what it has synced.
 
-    Threads:
-        Any may call `future`, `wait_idle` and `close`; all else belongs to the loop, until `close`
-        has taken it over. `_new` is a deque: any thread appends, and each entry is taken once.
-        `_written` is set by what writes.
+    Threads: any thread may call `future`, `wait_idle` and `close`; all else belongs to the loop,
+    and to the caller of `close` after that. `_new` is a deque: any thread appends, and each entry
+    is taken once. The thread that writes sets `_written`.
     """
 
     def __init__(
         self, publisher: Publisher, confirmations: ConfirmationsFile, loop: EventLoop
     ) -> None:
-        """Wait for nothing yet.
+        """Prepare; nothing is waited for yet.
 
         Args:
-            publisher: writes the messages; this hears of its syncs.
+            publisher: writes the messages, and reports its syncs to this object.
             confirmations: what the nodes have confirmed.
-            loop: resolves the futures.
+            loop: the event loop that resolves the futures.
         """
         self._publisher = publisher
         self._confirmations = confirmations
@@ -156,21 +155,22 @@ class Receipts:
         return shipped(FlushTimeout(reached, level.name, timeout_s, reason))
 
     def _reached(self, end: Position) -> Level:
-        """Return the highest level of a message that ends there; the start if unsynced."""
+        """Return the level that a message ending at `end` has reached; `START` if not synced."""
         here = Level.SYNCED if end else Level.WRITTEN
         end = end or self._publisher.flush(Level.WRITTEN).position  # it includes the message
         known = self._confirmations.read()
         return max((each for each in _OF_NODES if known.reached(each) >= end), default=here)
 
     def heard(self) -> None:
-        """Look at the confirmations: there are more. The loop calls this."""
+        """Check the confirmations soon, because there are new ones. The loop calls this."""
         if any(self._waiting.values()):
             self._timer.set()
 
     def wait_idle(self, timeout_s: float) -> None:
-        """Wait until no future is open that is open now, and programs were called for them.
+        """Wait until all futures that are open now are done and their callbacks have returned.
 
-        The loop waits for nothing, and a callback for no other.
+        Called in the loop, it does not wait; called in a callback, it does not wait for other
+        callbacks.
         """
         end_s = time.monotonic() + timeout_s
         left: list[Receipt] = []
@@ -198,7 +198,7 @@ class Receipts:
         return Stopped(f"{words}: {reason}" if reason else words)
 
     def _turn(self) -> float | Aside | None:
-        """Resolve what can be; return when to look again, or what writes new messages."""
+        """Resolve what can be resolved; return the next check's time, or a write for a thread."""
         if self._has_no_thread:
             self._has_no_thread = False  # it is tried again after a pause
         else:
@@ -233,17 +233,17 @@ class Receipts:
         return None
 
     def _taken(self) -> Iterator[Pledge]:
-        """Take the new futures; two threads take none twice."""
+        """Take the new futures; each is taken once, even by two threads at a time."""
         with suppress(IndexError):
             while True:
                 yield self._new.popleft()
 
     def _write(self) -> None:
-        """Have new messages written to the disk, and synced soon if a future waits for that."""
+        """Write new messages to the disk, and have them synced soon if a future waits for that."""
         self._written = self._publisher.begin_flush(synced=self._wants_sync())
 
     def _has_written(self) -> bool:
-        """Do the same if that waits for nothing, as when they are written; whether it is done."""
+        """Do as `_write` if that need not wait for the disk; return whether it was done."""
         found = self._publisher.begin_flush_now(synced=self._wants_sync())
         self._written = found or self._written
         return found is not None
@@ -252,7 +252,7 @@ class Receipts:
         return any(each.level > Level.WRITTEN for each in self._writing)
 
     def _wrote(self, error: Exception | None) -> None:
-        """Resolve the futures that need no more; the others wait for the sync."""
+        """Resolve futures that wait only for the write just done; the others wait for the sync."""
         self._error = error
         if error is not None:
             return
@@ -264,7 +264,7 @@ class Receipts:
             self._unsynced.append((written, left))
 
     def _take_synced(self) -> bool:
-        """Resolve the futures that need no node; the others wait for the nodes."""
+        """Resolve futures that wait only for the sync; the others wait for the nodes."""
         if not self._unsynced:
             return False
         before, durable = len(self._unsynced), self._publisher.synced_to()
@@ -280,7 +280,7 @@ class Receipts:
         return len(self._unsynced) < before
 
     def _resolve(self) -> bool:
-        """Complete what the nodes have confirmed; return whether there was any."""
+        """Complete the futures that the nodes have confirmed; return whether there were any."""
         if not any(self._waiting.values()):
             return False
         confirmed, progressed = self._confirmations.read(), False
@@ -298,9 +298,9 @@ class Receipts:
     def _fail_dropped(self) -> None:
         """Fail the futures of messages that a full session has dropped.
 
-        A kept message may have waited for later ones that were published with it. `kept` may know
-        of more drops than `drops` did, so both are read until there is nothing new; otherwise a
-        message dropped meanwhile might be confirmed.
+        A kept message may have waited for later ones that were published with it. `kept` may
+        already count drops that `drops` did not list, so both are read until there is nothing new;
+        otherwise a message dropped meanwhile might be confirmed.
         """
         while (drops := self._publisher.drops) is not self._drops:
             self._drops, kept = drops, cache(self._publisher.kept)
@@ -312,7 +312,7 @@ class Receipts:
                     each.receipt.end = kept(each.receipt.end)
 
     def _was_dropped(self, pledge: Pledge) -> bool:
-        """Whether a message was dropped, so that its future has failed now."""
+        """Fail a message's future if the message was dropped; return whether it was."""
         span = next((one for one in self._drops if one.first <= pledge.sequence < one.next), None)
         if span is not None:
             _fail(pledge.receipt, MessagesDropped([span.event(self._publisher.name)]))
@@ -326,7 +326,7 @@ class Receipts:
             waiting.clear()
 
     def _open(self) -> list[Pledge]:
-        """Return what is not resolved yet, but the new ones."""
+        """Return the futures that are not resolved, except those still in `_new`."""
         open_ones = [*self._writing, *(each for _, synced in self._unsynced for each in synced)]
         return [*open_ones, *(each for waiting in self._waiting.values() for each in waiting)]
 
@@ -338,7 +338,7 @@ class Receipts:
     # What programs want to be called may wait, and the loop must not
 
     def _call_later(self, call: Callable[[], None]) -> bool:
-        """Have a thread do a call, in order, if this one is the loop's."""
+        """If called in the loop's thread, have another do the call, in order; False otherwise."""
         if not self._loop.is_own_thread:
             return False
         self._has_called.clear()
@@ -378,7 +378,7 @@ def shipped(error: FlushTimeout) -> FlushTimeout:
 
 
 def _is_awaited(receipt: Receipt) -> bool:
-    """Whether a future is to be completed; those who wait for a cancelled one hear of that."""
+    """Whether a future is still to be completed; notify the waiters of a cancelled one."""
     is_open = receipt.cancelled() or not receipt.done()
     return is_open and receipt.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""SiteWatch: a thread that monitors a pusher or puller, and logs hops that stall."""
+"""SiteWatch: a thread that monitors a pusher or puller, and logs stalled hops."""
 
 import logging
 import time
@@ -20,8 +20,8 @@ _PART: Final = 100  # a check may take at most 1/100 of the time
 class SiteWatch(ABC):
     """Checks once a second how far each hop has come, and records which ones are stalled.
 
-    Threads: any thread may call any method except `look`, which one thread at a time calls: before
-        `start` its caller, then the thread that it starts. A look replaces `stalled`, `at_s` and
+    Threads: any thread may call any method except `look`, which one thread at a time calls: first
+        the caller of `start`, then the thread that it starts. A look replaces `stalled`, `at_s` and
         `_period_s`, which any thread may read, and only a look uses `_stalls`.
     """
 
@@ -30,7 +30,7 @@ class SiteWatch(ABC):
 
         Args:
             pause_s: seconds between two checks.
-            stalled_s: a hop that has work and does not move for so long is stalled.
+            stalled_s: a hop that has work and makes no progress for so long is stalled.
         """
         self.stalled: Mapping[str, float] = {}  # seconds by hop
         self.at_s = time.monotonic()  # time of the last check
@@ -62,7 +62,7 @@ class SiteWatch(ABC):
         return f"progress was not checked for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
-        """Check once; log which hops have stalled since the last check, or that all move again."""
+        """Check once; log hops that have stalled since the last check, or that all move again."""
         now_s = time.monotonic()
         before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s
@@ -77,7 +77,7 @@ class SiteWatch(ABC):
         self.changed(before)
 
     def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
-        """Report which hops have stalled, or move again, since the check that found `before`."""
+        """Report changes since the last check, which found the hops in `before` stalled."""
 
     def _turn(self) -> float:
         began_s = time.monotonic()

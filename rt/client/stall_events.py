@@ -1,4 +1,4 @@
-"""StallEvents: tells a client's publishers that nothing of theirs reaches the nodes."""
+"""StallEvents: tells a client's publishers when none of their messages reach the nodes."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -13,14 +13,14 @@ OnStall = Callable[[Stalled | Flowing], None]
 
 
 class StallEvents(PushWatch):
-    """Logs a stall as `rt push` does, and calls the session's publisher when it begins and ends.
+    """Logs a stall as `rt push` does, and calls the session's listener when it begins and ends.
 
-    Threads: as for `PushWatch`; any may call `hear` and `forget`, which change `_hearers`, a
-        dictionary, in one step. A check calls the hearers.
+    Threads: as for `PushWatch`; any thread may call `hear` and `forget`, which change the
+    dictionary `_hearers` in one step. A check calls the listeners.
     """
 
     def __init__(self, client: PushClient, stalled_s: float = STALLED_S) -> None:
-        """Prepare to watch what a client ships."""
+        """Prepare to watch a client's pusher."""
         super().__init__(client, PAUSE_S, stalled_s)
         self._hearers: dict[str, OnStall] = {}
 
@@ -29,7 +29,7 @@ class StallEvents(PushWatch):
         self._hearers[session] = on_event
 
     def forget(self, session: str) -> None:
-        """Call nothing for this session any more."""
+        """Remove the function registered for this session."""
         self._hearers.pop(session, None)
 
     def changed(self, before: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Standby: keeps a cluster's state beside a copy of its log, so that another can continue both."""
+"""Standby: keeps a cluster's state beside a copy of its log, so another cluster can continue."""
 
 import json
 import logging
@@ -36,22 +36,22 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StandbyRecord:
-    """StandbyRecord: how far a standby is, as it was written last.
+    """StandbyRecord: how far a standby has come, as it last recorded.
 
     Attributes:
-        at_ns: when it was written, ns since the epoch.
+        at_ns: when the record was written, ns since the epoch.
         complete_as_of_ns: the standby has everything that was merged by then; 0 if unknown.
         end: the end of the copy.
         proven_to: the last position at which copy and cluster were found equal by digest.
         proven_digest: that digest, 32 hexadecimal digits.
-        state_index: the instruction that the carried state is of; 0 without a state.
-        state_at_ns: when the cluster had saved it, at the latest; 0 without a state.
+        state_index: the last instruction that the carried state includes; 0 without a state.
+        state_at_ns: when the state was asked for, and so had been saved; 0 without a state.
         cluster_end: the cluster's end when it was last asked.
-        behind: messages that the copy lacked then.
-        behind_bytes: bytes that it lacked then; -1 if unknown.
-        error: why the cluster could not be asked, or why nothing is carried; "" if all is well.
+        behind: how many messages the copy lacked then.
+        behind_bytes: how many bytes it lacked then; -1 if unknown.
+        error: why the cluster could not be asked, or its state not kept; "" if all is well.
         source: where the copy comes from, `host:port`; "" while there is no connection.
-        crosses: whether that is a node of the cluster, and not a mirror of this site.
+        crosses: whether the source is a node of the cluster, rather than a mirror at this site.
     """
 
     at_ns: int = 0
@@ -85,7 +85,7 @@ def read_record(root: str, stream: str) -> StandbyRecord:
     """Return what a standby wrote last.
 
     Raises:
-        Misuse: there is none, or it cannot be read.
+        Misuse: there is no record, or it cannot be read.
     """
     path = os.path.join(stream_directory(root, stream), RECORD_NAME)
     try:
@@ -115,20 +115,21 @@ def pause_s(every_s: float, *, cost_s: float, failed: bool) -> float:
     """Return how long to wait before the cluster is asked again.
 
     Args:
-        every_s: the least wait.
+        every_s: the shortest wait.
         cost_s: how long the last answers took.
-        failed: whether they did not come.
+        failed: whether the last question failed.
     """
     return every_s if failed else max(every_s, min(_COSTS * cost_s, _PAUSE_MAX_S))
 
 
 class StateCarrier:
-    """StateCarrier: asks for the cluster's state now and then, and keeps the newest that is proven.
+    """StateCarrier: regularly asks for the cluster's state, and keeps the newest that is proven.
 
-    A state is written only once the copy has come to its end and has the same digest there: with
-    an older copy it would be of no use.
+    A state is written only once the copy has reached the state's end and has the same digest there.
+    Without those bytes of the log, the state would be of no use.
 
-    Threads: one of its own calls `turn`; `record` is replaced as a whole, and any may read it.
+    Threads: one of its own calls `turn`; `record` is replaced as a whole, and any thread may read
+    it.
     """
 
     def __init__(
@@ -149,9 +150,9 @@ class StateCarrier:
             stream: its stream.
             ask: sends a request to the cluster, and returns the answer.
             position: returns the end of the copy.
-            source: returns where it comes from, and whether that is a node of the cluster.
+            source: returns where the copy comes from, and whether that is a node of the cluster.
             every_s: seconds between two questions.
-            now_ns: the time.
+            now_ns: returns the time, ns since the epoch.
         """
         self._top, self._stream = stream_directory(root, stream), stream
         self._ask, self._position, self._source = ask, position, source
@@ -164,7 +165,7 @@ class StateCarrier:
         self.record = StandbyRecord()
 
     def start(self) -> None:
-        """Begin; the record of the last run is continued."""
+        """Begin to ask, continuing the record of the last run."""
         with suppress(Misuse):
             self.record = read_record(os.path.dirname(self._top), self._stream)
         with suppress(Misuse, OSError):
@@ -179,11 +180,11 @@ class StateCarrier:
         self.stop()
 
     def stop(self) -> None:
-        """End after the question that is under way."""
+        """Stop once the question that is under way is answered."""
         self._thread.stop(_STOP_S)
 
     def turn(self) -> None:
-        """Ask, and write what was learned; an error is written into the record."""
+        """Ask the cluster, and write the record; an error goes into the record."""
         error = ""
         try:
             self._look()
@@ -197,7 +198,7 @@ class StateCarrier:
             _log.error("how far the standby is cannot be written: %s", spoken(failure))
 
     def _next(self) -> float:
-        """Ask if that is due, or if a state can be kept; return when to look again."""
+        """Take a turn if one is due, or if a pending state can be kept; return the next wait, s."""
         begun_s = now_s = time.monotonic()
         if now_s >= self._due_s or self._has_come():
             self.turn()
@@ -207,7 +208,7 @@ class StateCarrier:
         return min(self._due_s - now_s, self._every_s)
 
     def _has_come(self) -> bool:
-        """Whether the copy has come to the end of a state that waits for it."""
+        """Whether the copy has reached the end of the pending state."""
         return self._pending is not None and self._position() >= self._pending.end
 
     def _look(self) -> None:
@@ -226,7 +227,7 @@ class StateCarrier:
             self._keep(pending)
 
     def _follow_log(self) -> None:
-        """Forget what was carried once the copy is one of the log that continues its own."""
+        """Forget the carried state if the copy has moved to the log that continues its own."""
         identity = read_log_identity(os.path.join(self._top, MERGED_NAME))
         if identity is None or identity.id == self._log_id:
             return
@@ -239,7 +240,7 @@ class StateCarrier:
         self._log_id = identity.id
 
     def _keep(self, pending: _Pending) -> None:
-        """Write a state whose end the copy has reached, if they agree."""
+        """Write a pending state if the copy has the same digest at the state's end."""
         carried, state = pending.carried, pending.carried.state()
         with closing(LogDirectory(os.path.join(self._top, MERGED_NAME))) as log:
             log.refresh()
@@ -261,7 +262,7 @@ class StateCarrier:
         )  # fmt: skip
 
     def _count_nothing(self) -> None:
-        """Forget how far the copy was: it is not of the cluster's log."""
+        """Forget how far the copy had come, because it is not a copy of the cluster's log."""
         self._samples.clear()
         self.record = replace(self.record, complete_as_of_ns=0)
 
@@ -286,7 +287,7 @@ def carried_here(root: str, stream: str) -> CarriedState:
     """Return the state carried beside a copy.
 
     Raises:
-        Misuse: there is none, it cannot be read, or it is of another log than the copy.
+        Misuse: there is no state, it cannot be read, or it belongs to another log than the copy.
         ManifestError: the copy's manifest is damaged.
     """
     path = os.path.join(stream_directory(root, stream), STATE_NAME)

@@ -1,4 +1,4 @@
-"""StandbyReach: how far the standby of a cluster has come, by what its nodes have heard."""
+"""StandbyReach: how far a cluster's standby has come, according to the cluster's nodes."""
 
 import logging
 import math
@@ -40,11 +40,11 @@ def parse_keep(text: str) -> float:
 def keeping(
     keep: str, settings: ConnectionSettings, known: KnownNodes
 ) -> "tuple[float, StandbyReach | None]":
-    """Return for how many seconds merged files are kept, and what they wait for besides.
+    """Return how many seconds merged files are kept, and the standby that they also wait for.
 
     Args:
-        keep: as of `parse_keep`.
-        settings: of the publishers.
+        keep: as for `parse_keep`.
+        settings: the publishers' connection settings.
         known: the nodes.
     """
     seconds = parse_keep(keep)
@@ -52,7 +52,7 @@ def keeping(
 
 
 class StandbyReach:
-    """Asks all nodes now and then: a standby reports to one of them.
+    """Regularly asks all nodes, because a standby reports to only one of them.
 
     Threads: one of its own asks; any thread may read `position`, which is replaced as a whole.
     """
@@ -76,7 +76,7 @@ class StandbyReach:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the question that is under way, or without it."""
+        """Stop; wait a short time for a question that is under way."""
         self._thread.stop(_STOP_S)
 
     def __enter__(self) -> Self:

@@ -56,10 +56,10 @@ def publish_traced(
 
     Args:
         publisher: any publisher whose `publish` need not be awaited.
-        payload: the message; `key`, `time_ns` and `headers` as for its `publish`.
-        key: see there.
-        time_ns: see there.
-        headers: see there; `traceparent` is added.
+        payload: the message.
+        key: as for `publish`.
+        time_ns: as for `publish`.
+        headers: as for `publish`; `traceparent` is added.
 
     Returns:
         The sequence number.

@@ -2,8 +2,8 @@
 
 Each source overrides the ones before it. A field is called `frame_bytes` in the file,
 `RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line
-(`rt.cli.common.options`).
-A field whose type is itself a dataclass is a part; its fields are settings on the same level.
+(`rt.cli.common.options`). A field whose type is itself a dataclass is a part; the part's fields are
+settings on the same level.
 """
 
 import difflib
@@ -96,7 +96,7 @@ def explain(
 
 
 def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
-    """Return the field and kind of each setting, in class order, parts included."""
+    """Return the field and kind of each setting, in class order, including those of parts."""
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, tuple[Field[Any], SettingKind]] = {}
     for field in fields(cls):
@@ -120,7 +120,7 @@ def changed(before: "DataclassInstance", after: "DataclassInstance") -> list[str
 
 
 def _values(settings: "DataclassInstance") -> dict[str, Any]:
-    """Return each setting's value, parts included."""
+    """Return each setting's value, including those of parts."""
     found: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -234,7 +234,7 @@ def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, sour
 
 
 def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) -> str:
-    """Return, as text, the sources of the values that an error message names."""
+    """Return, as text, the sources of those values that an error message names."""
     words = set(re.findall(r"\w+", message))
     kinds = kinds_of(cls)
     named = [name for name in given if name in words] or [

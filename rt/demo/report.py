@@ -1,4 +1,4 @@
-"""DemoReport: what arrived, how fast, and what it looks like on disk."""
+"""DemoReport: which messages arrived, how fast, and how the log looks on disk."""
 
 import os
 import subprocess

@@ -45,11 +45,11 @@ _CLIENTS: Final = ("--publisher", "airports", "--subscriber", "subscriber")
 
 @dataclass(slots=True)
 class SitesReport:
-    """SitesReport: what was done, how many seconds each step took, and what came of it.
+    """SitesReport: the steps of the demo, how long each took, and their result.
 
     Attributes:
         steps: a sentence and seconds for each step.
-        flights: how many of each airport arrived, each once and in order.
+        flights: how many flights of each airport arrived, each once and in order.
         sent_again: flights that only the lost site had merged, and that publishers sent again.
     """
 
@@ -59,7 +59,7 @@ class SitesReport:
 
     @contextmanager
     def step(self, words: str) -> Iterator[None]:
-        """Say what is done, and measure it."""
+        """Print what the block does, and record how long it takes."""
         note(words)
         begun_s = time.monotonic()
         yield
@@ -67,7 +67,7 @@ class SitesReport:
 
 
 def show_sites(root: str, flights: Mapping[str, Sequence[bytes]], rate: int) -> SitesReport:
-    """Lose a site with messages that only it had, go on at the other, and return.
+    """Lose a site with messages that only it had, continue at the other, and return to it.
 
     Args:
         root: an empty directory.
@@ -113,7 +113,7 @@ def show_sites(root: str, flights: Mapping[str, Sequence[bytes]], rate: int) -> 
 
 
 def print_sites(report: SitesReport) -> None:
-    """Print what was done and what came of it."""
+    """Print the result of each step, and how many flights arrived."""
     click.echo()
     click.echo(table(["what", "seconds"], [[words, f"{took:.1f}"] for words, took in report.steps]))
     total = sum(report.flights.values())
@@ -127,7 +127,7 @@ def print_sites(report: SitesReport) -> None:
 class _Sites:
     """Two sites on one machine, in directories of their own.
 
-    Threads: one calls everything, but for `_publish`, which changes nothing here.
+    Threads: one thread calls everything except `_publish`, which changes nothing here.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class _Sites:
         self._start_nodes(cluster)
 
     def rejoin(self, root: str) -> None:
-        """Make a copy of the lost cluster's log one of the log that goes on."""
+        """Turn a copy of the lost cluster's log into a copy of the log that continues."""
         succession = os.path.join(self.standby, STREAM, "standby.succession")
         self.run("standby", "rejoin", "--root", root, "--stream", STREAM, "--certs", self._certs,
                  "--succession", succession)  # fmt: skip
@@ -223,7 +223,7 @@ class _Sites:
         """Return how many flights of each airport the copy has.
 
         Raises:
-            RtError: one is missing, doubled or out of order.
+            RtError: a flight is missing, doubled or out of order.
         """
         found: dict[str, list[bytes]] = {each: [] for each in self._flights}
         with Subscriber(self.copy, stream=STREAM, follow=False) as reader:
@@ -242,7 +242,7 @@ class _Sites:
         return ["--config", config, "--certs", self._certs, "--identity", identity]
 
     def stop(self, *names: str) -> None:
-        """Stop some processes, if they run, all at once."""
+        """Stop these processes, all at the same time; ignore those that do not run."""
         running = [self._running.pop(name) for name in names if name in self._running]
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(Child.stop, running):

@@ -43,7 +43,7 @@ def spark_is_there() -> bool:
 
 
 def count_by_spark(directory: str) -> Counts:
-    """Count with Spark, from the files in `directory` as they are.
+    """Count the flights with Spark, directly from the files in `directory`.
 
     Raises:
         Misuse: Java is missing or too old.
@@ -80,7 +80,7 @@ def count_by_spark(directory: str) -> Counts:
 
 
 def count_by_hand(flights: dict[str, list[bytes]]) -> Counts:
-    """Count the same in Python, from the published lines."""
+    """Count the flights in Python, from the published lines."""
     carriers: Counter[str] = Counter()
     delays: dict[str, float] = {}
     for airport, lines in flights.items():

@@ -56,7 +56,7 @@ class Chain:
         self.digest = done.digest
 
     def skip(self, number: int | None) -> None:
-        """Start over after an unreadable part; `number` is the next message's, None if unknown."""
+        """Start over after an unreadable part; `number` is that of the next message, if known."""
         self._range, self.digest, self.number = None, None, number
 
     def drop(self) -> None:

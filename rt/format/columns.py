@@ -57,8 +57,8 @@ def encode_columns(
         times_ns: publish time of each message, ns since the epoch.
         payloads: one for each message.
         keys: one for each message; None if no message has one.
-        headers: each message's, from `rt.format.headers.encode_headers`; None if no message has
-            any.
+        headers: the headers of each message, encoded by `rt.format.headers.encode_headers`; None if
+            no message has any.
     """
     columns = [each for each in (payloads, keys, headers) if each is not None]
     parts = [array("q", times_ns).tobytes(), *map(_ends, columns)]

@@ -1,7 +1,7 @@
 """Dropped notices: which messages a full session dropped just before a file begins.
 
-A notice is a control frame of fixed size at the start of the file, so that it can be rewritten in
-place until a node has a copy.
+A notice is a control frame at the start of the file. Its size is fixed, so that it can be rewritten
+in place until a node has a copy.
 """
 
 import json

@@ -18,7 +18,7 @@ def encode_headers(headers: Headers) -> bytes:
     r"""Encode the headers of one message; empty if there are none.
 
     Raises:
-        Misuse: not a mapping of names to bytes, too many, or too long; says which.
+        Misuse: `headers` does not map names to bytes, or is too large; the message says which.
 
     >>> encode_headers({"b": b"2", "a": b""})
     b'\x01\x00\x00a\x01\x01\x00b2'
@@ -38,7 +38,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def decode_headers(cell: bytes) -> dict[str, bytes]:
-    r"""Decode the headers of one message; `FrameError` unless they are as `encode_headers` writes.
+    r"""Decode one message's headers; `FrameError` unless `encode_headers` could have written them.
 
     >>> decode_headers(b"\x01\x00\x00a\x01\x01\x00b2")
     {'a': b'', 'b': b'2'}

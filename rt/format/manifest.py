@@ -66,7 +66,7 @@ class Rolled(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many numbers the file covers, including numbers that a session skipped."""
+        """How many message numbers the file covers, including those that a session skipped."""
         return self.next - self.first
 
     def may_hold(self, session: str) -> bool:

@@ -65,7 +65,7 @@ class Message(NamedTuple):
         """Publish time in UTC, cut to microseconds.
 
         Raises:
-            OverflowError: it is before year 1 or after 9999, which `time_ns` can say.
+            OverflowError: the time is before year 1 or after 9999; `time_ns` still has it.
         """
         return _EPOCH + timedelta(microseconds=self.time_ns // 1000)
 

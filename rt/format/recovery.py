@@ -1,4 +1,4 @@
-"""Recovery: the one function that decides which bytes of a log file are whole, torn or damaged."""
+"""Recovery: the only function that decides which bytes of a log file are whole, torn or bad."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -73,8 +73,8 @@ def judge(
         rolled_end: where the manifest says the file ends, if it was rolled.
         archived: whether the manifest says the file was archived.
         durable: a position up to which this log is known to have been durable.
-        own: whether the durable positions in the headers refer to this disk; in a copy they prove
-            nothing.
+        own: whether the durable positions in the headers refer to this disk; in a copy they do not,
+            and prove nothing.
         seen: called with the header of each whole frame, in order.
     """
     if archived and size == 0:

@@ -69,7 +69,7 @@ class Where:
         """Parse conditions; without any, every message matches.
 
         Args:
-            terms: one condition or several, as above.
+            terms: one condition or several, as described for the class.
             key_prefix: only messages whose key begins with this.
             share: `2/4` for the second of four equal shares of all keys.
 
@@ -105,7 +105,7 @@ class Where:
 
     @property
     def is_of_sessions(self) -> bool:
-        """Whether any condition is on sessions."""
+        """Whether any condition selects sessions."""
         return bool(self._sessions)
 
     def wants_session(self, session: str) -> bool:
@@ -208,7 +208,7 @@ class _Field(NamedTuple):
     needles: tuple[bytes, ...]
 
     def may_be_in(self, data: bytes) -> bool:
-        r"""Whether JSON contains the texts of a match, or a backslash that may spell them."""
+        r"""Whether JSON contains the texts that a match needs, or a backslash that may hide one."""
         return all(needle in data for needle in self.needles) or b"\\" in data
 
     def matches(self, payload: Any) -> bool:

@@ -19,14 +19,14 @@ IDENTITY: Final = "rt.identity"  # in the scope of a request: the holder of its 
 
 
 class Token(NamedTuple):
-    """What a bearer token or a certificate stands for."""
+    """The client that a bearer token or a certificate identifies, and what it may do."""
 
     name: str
     may_append: bool
 
 
 def holder_of(der: bytes | None) -> Token | None:
-    """Return the holder of a client's certificate, which is verified; None if it is not rt's."""
+    """Return the holder of a verified client certificate; None if it was not issued for rt."""
     if not der:
         return None
     try:
@@ -49,14 +49,14 @@ class Access:
         """Store the identities.
 
         Args:
-            tokens: by the SHA-256 of the token, in hex.
-            is_open: whether a request needs no identity.
-            origins: of web pages that may use the gateway; `*` for all.
+            tokens: the clients with tokens, by the SHA-256 of the token in hexadecimal.
+            is_open: whether requests need no identity.
+            origins: the origins of web pages that may use the gateway; `*` for all.
         """
         self._tokens, self._is_open, self._origins = tokens, is_open, frozenset(origins)
 
     def identity(self, request: Request, *, is_reading: bool) -> str:
-        """Return the name of the client; empty if anyone may ask.
+        """Return the client's name; "" if no identity is required and none is shown.
 
         Raises:
             UnknownError: the client shows no identity that is known here.
@@ -80,10 +80,10 @@ class Access:
         return holder.name
 
     def demand_site(self, request: Request) -> None:
-        """Refuse what a web page of another site makes a browser send.
+        """Refuse a request that a web page of another site makes a browser send.
 
-        Where no identity is asked for, the request must name this machine too: a name of another
-        site may lead here.
+        If no identity is required, the request must also address this machine by a name of its own,
+        since another site's domain name may resolve to it.
 
         Raises:
             Refused: the request comes from such a page.
@@ -97,7 +97,7 @@ class Access:
             raise Refused("host", f"{host[:100]!r} is not a name of this machine")
 
     def origin(self, origin: str) -> str:
-        """Return the origin if its web pages may use the gateway; else an empty text."""
+        """Return the origin if its web pages may use the gateway; otherwise ""."""
         if not origin or not ({origin, "*"} & self._origins):
             return ""
         return origin
@@ -107,7 +107,7 @@ def read_tokens(path: str) -> dict[str, Token]:
     """Read a file of tokens: in each line a name, `read` or `append`, and a token's SHA-256.
 
     Raises:
-        Misuse: a line is something else; the message names it, and no token.
+        Misuse: a line is malformed; the message names the line, and shows no token.
         OSError: the file cannot be read.
     """
     found = {}

@@ -1,4 +1,4 @@
-"""Answers: what the pages of a gateway have in common."""
+"""Answers: types and functions that all pages of the gateway share."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ Page = Callable[[Request, str], Awaitable[Response]]  # with the name of who ask
 
 
 class PageRoute(NamedTuple):
-    """What is served at a path beside the streams, and for which methods: `GET, POST`."""
+    """A path served besides the streams: its handler, and its methods, such as `GET, POST`."""
 
     path: str
     act: Page
@@ -28,7 +28,7 @@ class FailedError(Exception):
 
 
 def text_answer(status: int, words: str, **headers: str) -> Response:
-    """Return an answer of one line."""
+    """Return a response with one line of text."""
     return Response(
         f"{words}\n", status, {**UNCACHED, **headers}, media_type="text/plain; charset=utf-8"
     )

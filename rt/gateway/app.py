@@ -66,7 +66,7 @@ _METHODS: Final = "GET, HEAD, PUT, POST, DELETE"
 class GatewayApp:
     """Answers HTTP requests; only the event loop may call it.
 
-    The only thing it remembers of clients is when each stream that expires was last requested.
+    The only state that it keeps of requests is when each expiring stream was last requested.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class GatewayApp:
             store: the streams.
             follower: keeps the store in step with the log.
             reader: reads the messages.
-            writer: None if the gateway only reads.
-            access: who may do what.
-            pages: what is served beside the streams.
-            assets: what anyone may load.
+            writer: publishes changes; None if the gateway only reads.
+            access: decides what each client may do.
+            pages: the pages that are served besides the streams.
+            assets: routes that anyone may load without an identity.
         """
         self._store, self._follower, self._reader = store, follower, reader
         self._writer, self._access = writer, access
@@ -103,7 +103,7 @@ class GatewayApp:
         self.app = Starlette(routes=[*routes, *assets])
 
     async def answer(self, request: Request, act: Act) -> Response:
-        """Answer a request by what `act` returns; every error is one sentence."""
+        """Return the response of `act`; an error that it raises becomes a one-line response."""
         self._follower.serve()
         origin = self._access.origin(request.headers.get("origin", ""))
         shared = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin else {}
@@ -160,21 +160,21 @@ class GatewayApp:
         return _told(verdict, None)
 
     async def _page(self, act: Page, request: Request) -> Response:
-        """Answer what is not about a stream: a reader may ask for all of it."""
+        """Answer a request for a page other than a stream; any reader may ask for it."""
         self._access.demand_site(request)
         return await act(request, self._access.identity(request, is_reading=True))
 
     def _demand_current(self) -> None:
         """Refuse requests while the store lacks changes that were acknowledged to a client.
 
-        A gateway that was killed may have acknowledged changes which its file does not have yet.
+        A gateway that was killed may have acknowledged changes that are not in its file yet.
         """
         self._follower.demand_running()
         if self._follower.is_behind:
             raise FailedError(503, "the gateway still reads the log; try again", **_LATER)
 
     async def _live(self, name: str, *, is_use: bool = True) -> HttpStream | None:
-        """Return a stream that has not expired; one that has is deleted first."""
+        """Return a stream; delete it and return None if it has expired."""
         stream = self._store.look(name)
         if stream is None or (stream.ttl < 0 and not stream.expires):
             self._used.pop(name, None)
@@ -354,7 +354,7 @@ class GatewayApp:
             stream = found
 
     async def _changed(self, name: str, stream: HttpStream, timeout_s: float) -> bool:
-        """Wait until a stream is no more as it was; False if it still is after this time."""
+        """Wait until a stream has changed; return False if it has not within this time."""
         with self._follower.waiting(name) as change:  # before the look: nothing comes in between
             if self._store.look(name) != stream or self._follower.failure:
                 return True
@@ -398,7 +398,7 @@ class GatewayApp:
 
 
 class _Endpoint:
-    """Takes every method of a route; Starlette would answer some by itself."""
+    """Handles all methods of a route itself, since Starlette would answer some on its own."""
 
     def __init__(
         self, answer: Callable[[Request, Act], Awaitable[Response]], act: Act, methods: str
@@ -436,14 +436,14 @@ def _begin(stream: HttpStream, offset: str | None) -> Position:
 
 
 async def _apart(body: bytes, read: Callable[[], list[bytes]]) -> list[bytes]:
-    """Return the messages in a body; a large one is read elsewhere than in the event loop."""
+    """Return the messages in a body; parse a large body in a thread, not in the event loop."""
     return read() if len(body) <= _SMALL_BYTES else await asyncio.to_thread(read)
 
 
 def _told(
     verdict: StreamVerdict, stream: HttpStream | None, change: StreamChange | None = None
 ) -> Response:
-    """Return the HTTP response to a change that was decided."""
+    """Return the HTTP response to a change whose outcome is decided."""
     headers = dict(UNCACHED)
     if stream is not None and verdict.status < 500:
         headers["Stream-Next-Offset"] = requests.offset_text(verdict.tail or stream.tail)
@@ -494,7 +494,7 @@ def _chunk(
 def _nothing(stream: HttpStream, begin: Position, cursor: str) -> Response:
     """Return the response of a long poll that ends without data.
 
-    The client may be ahead of this gateway, if another one served it before.
+    The client may be ahead of this gateway, if another gateway served it before.
     """
     headers = {
         "Stream-Next-Offset": requests.offset_text(max(begin, stream.tail)),
@@ -512,7 +512,7 @@ def _body_of(stream: HttpStream, chunk: Chunk) -> bytes:
 
 
 def _news(stream: HttpStream, chunk: Chunk, cursor: str, *, is_text: bool) -> bytes:
-    """Return an event with the data, if there is any, and a control event with the next offset."""
+    """Return the text of a data event, if there is data, and of a control event with the offset."""
     control: dict[str, str | bool] = {"streamNextOffset": requests.offset_text(chunk.next)}
     is_at_end = chunk.next >= stream.tail
     if stream.is_closed and is_at_end:
@@ -532,7 +532,7 @@ def _sse_data(stream: HttpStream, chunk: Chunk, *, is_text: bool) -> str:
 
 
 def _event(kind: str, data: str) -> bytes:
-    """Return an event; every line of the data has its own field, whatever ends it.
+    """Return the text of an event; each line of the data, whatever its ending, is a field.
 
     The format drops one space after the colon, so a line that begins with a space is sent with two.
     """

@@ -1,4 +1,4 @@
-"""CursorPages: cursors that the nodes keep, as URLs."""
+"""CursorPages: offers the cursors that the nodes keep as URLs."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,21 +22,21 @@ _SHOWN: Final = ("position", "epoch", "holder", "silence_s", "messages", "bytes"
 
 
 class CursorPages:
-    """Passes requests about cursors on to the nodes, which decide; it keeps nothing of a client's.
+    """Passes requests about cursors on to the nodes, which decide; keeps no state of clients.
 
-    A cursor is `NAME` there, or `IDENTITY__NAME` for a client that has shown an identity: each has
-    cursors of its own.
+    At the nodes a cursor is called `NAME`, or `IDENTITY__NAME` for a client that has shown an
+    identity, so that each identity has cursors of its own.
 
-    Threads: the event loop's. `_asking` lets one request at a time use the connection, and
-    `_waiting` counts those that use it or wait for it.
+    Threads: only the event loop uses it. `_asking` lets one request at a time use the connection,
+    and `_waiting` counts the requests that use it or wait for it.
     """
 
     def __init__(self, nodes: AdminClient, place: Callable[[str], Position]) -> None:
         """Prepare.
 
         Args:
-            nodes: where to ask.
-            place: returns the position in the copy that a start stands for.
+            nodes: sends requests to the nodes.
+            place: resolves a start to a position in the copy.
         """
         self._nodes, self._place = nodes, place
         self._asking = asyncio.Lock()
@@ -44,7 +44,7 @@ class CursorPages:
 
     @property
     def routes(self) -> list[PageRoute]:
-        """What to serve."""
+        """The pages that this serves."""
         return [PageRoute("/v1/cursors/{name}", self._cursor, "GET, PUT, POST, DELETE")]
 
     async def _cursor(self, request: Request, identity: str) -> Response:
@@ -115,7 +115,7 @@ class CursorPages:
 
 
 def _own_name(name: str, identity: str) -> str:
-    """Return a cursor's name at the nodes; an identity has no `__` and no `_-`."""
+    """Return a cursor's name at the nodes, unambiguous since identities have no `__` or `_-`."""
     if not identity:
         return parse_cursor(name)
     return parse_cursor(f"{identity.replace('.', '_-')}__{parse_cursor(name)}")

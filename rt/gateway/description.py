@@ -71,7 +71,7 @@ async def _answer(text: str, kind: str, _request: Request, _identity: str) -> Re
 
 
 def description_routes() -> list[PageRoute]:
-    """Return what to serve."""
+    """Return the pages of the description."""
     return [
         PageRoute("/", partial(_answer, page(), "text/html"), "GET"),
         PageRoute(

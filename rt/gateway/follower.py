@@ -30,9 +30,10 @@ _T = TypeVar("_T")
 class StreamFollower:
     """A thread that follows the merged log.
 
-    Threads: `_run` and what it calls are that thread's; `start` and `stop` the owner's; all else is
-        the event loop's. Any thread may read `end` and `failure`; `stop` sets `_is_stopping`;
-        `_lock` guards `_expected` and `_changed`; `_begun_ns` is set before the thread starts.
+    Threads: that thread runs `_run` and what it calls; the owner calls `start` and `stop`; the
+        event loop calls everything else. Any thread may read `end` and `failure`; `stop` sets
+        `_is_stopping`; `_lock` guards `_expected` and `_changed`; `_begun_ns` is set before the
+        thread starts.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class StreamFollower:
         Args:
             store: the streams that messages change.
             subscriber: begins at `store.position`; closed by `stop`.
-            begin: returns the first position of the copy; earlier messages are archived.
+            begin: returns the position at which the copy begins; everything earlier is archived.
         """
         self._begin, self._begin_s = begin, float("-inf")
         self.end = store.position
@@ -61,14 +62,14 @@ class StreamFollower:
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; wait, for a few seconds at most, until it has read the whole log."""
+        """Start the thread; wait a few seconds at most for it to read the whole log."""
         self._begun_ns = time.time_ns()
         self._thread.start()
         self._reached.wait(_REACHED_S)
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has yet to reach the end that the log had at the start."""
+        """Whether it has not yet reached the end that the log had at the start."""
         return not self._reached.is_set()
 
     def demand_running(self) -> None:
@@ -77,7 +78,7 @@ class StreamFollower:
             raise FailedError(503, f"the gateway follows the log no more: {self.failure}")
 
     def serve(self) -> None:
-        """Use the calling event loop to wake waiting requests."""
+        """Remember the calling event loop, in which waiting requests are woken."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._wake()  # what changed before is forgotten: a later change calls it again
@@ -105,7 +106,7 @@ class StreamFollower:
 
     @contextmanager
     def waiting(self, name: str) -> "Iterator[asyncio.Future[None]]":
-        """Provide a future that completes when a stream, or `ANY_STREAM`, changes."""
+        """Provide a future that completes when a stream changes; any stream for `ANY_STREAM`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].add(future)
         try:

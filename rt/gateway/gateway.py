@@ -56,8 +56,8 @@ class Gateway:
 
         Args:
             settings: where to listen, and for whom.
-            client: of the stream; closed by `stop`.
-            nodes: answers about cursors; closed by `stop`.
+            client: the stream's client; closed by `stop`.
+            nodes: sends requests about cursors to the nodes; closed by `stop`.
             root: where the client keeps its copy.
             timeout_s: how long the copy may take to begin.
 
@@ -101,7 +101,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The URL of the streams, to which a stream's name is appended."""
+        """The URL prefix of the streams; append a stream's name."""
         return f"{self._server.url}/v1/stream/"
 
     @property
@@ -110,7 +110,7 @@ class Gateway:
         return self._follower.failure
 
     def start(self) -> None:
-        """Serve."""
+        """Start serving."""
         self._follower.start()
         self._server.start()
 
@@ -133,8 +133,8 @@ class Gateway:
 class GatewayProtocol(HttpProtocol):
     """A connection that records which certificate its client presented.
 
-    It may be idle for longer than that of a page: a client that sends on a connection just as it is
-    closed does not know whether its append was taken.
+    It may stay idle for longer than a connection to a page: if the gateway closed it just as the
+    client sends, the client would not know whether its append was accepted.
     """
 
     request_s = 75.0
@@ -153,7 +153,7 @@ class GatewayProtocol(HttpProtocol):
 
 
 def _say_event(event: Event) -> None:
-    """Log a gap: streams are incomplete if messages were archived before they were read."""
+    """Log a gap: its messages were archived before they were read, so streams are incomplete."""
     if isinstance(event, Gap | Poisoned):
         _log.warning("streams may lack messages: %s", event)
 

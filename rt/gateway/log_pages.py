@@ -1,4 +1,4 @@
-"""LogPages: the whole merged log over HTTP, filtered, as lines of JSON."""
+"""LogPages: serves the whole merged log over HTTP, filtered, as lines of JSON."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ _NAMES: Final = ("from", "max", "wait", "session", "key_prefix", "where")
 
 
 class Wanted(NamedTuple):
-    """Which messages a request asks for, as `rt.Subscriber` takes it."""
+    """Which messages a request asks for, as arguments of `rt.Subscriber`."""
 
     sessions: list[str] | None
     where: list[str] | None
@@ -35,9 +35,9 @@ class Wanted(NamedTuple):
 
 
 class LogPart(NamedTuple):
-    """What one answer has: its lines, where the next begins, and whether that is the end.
+    """The content of one answer: lines, where the next answer begins, and whether it is the end.
 
-    `poisoned` counts the frames among them that cannot be decoded.
+    `poisoned` counts the frames in this part that cannot be decoded.
     """
 
     lines: list[bytes]
@@ -47,9 +47,9 @@ class LogPart(NamedTuple):
 
 
 class LogPages:
-    """Answers requests for messages of the log; keeps nothing of a client's.
+    """Answers requests for messages of the log; keeps no state of clients.
 
-    Threads: the event loop's, but for `_part`, which any thread may call.
+    Threads: only the event loop uses it, except `_part`, which any thread may call.
     """
 
     def __init__(self, reader: Callable[..., Subscriber], follower: StreamFollower) -> None:
@@ -63,7 +63,7 @@ class LogPages:
 
     @property
     def routes(self) -> list[PageRoute]:
-        """What to serve."""
+        """The pages that this serves."""
         return [PageRoute("/v1/log", self._log, "GET")]
 
     async def _log(self, request: Request, _identity: str) -> Response:
@@ -93,7 +93,7 @@ class LogPages:
                     await asyncio.wait([change], timeout=left_s)
 
     def _part(self, begin: str, most: int, wanted: Wanted) -> LogPart:
-        """Read a part of the log; what does not match takes time as well."""
+        """Read a part of the log, limited in time, since skipping messages takes time as well."""
         found: list[bytes] = []
         poisoned: list[Event] = []
         where = Where.parse(wanted.where, wanted.key_prefix)

@@ -1,8 +1,8 @@
-"""HTTP streams as a state machine: how each message of the merged log changes them.
+"""The state machine of HTTP streams: how each message of the merged log changes them.
 
 A gateway proposes by publishing, and the merged log decides. Every gateway of a stream executes the
-same messages in the same order, so all of them come to the same state; what one of them answers is
-what the log says. This module is pure: no clock, no file, no thread.
+same messages in the same order, so all of them reach the same state and give the same answers. This
+module is pure: no clock, no file, no thread.
 """
 
 import json
@@ -39,16 +39,18 @@ class StreamChange:
     Args:
         do: `create`, `append` or `delete`.
         type: the content type that the request names; empty if it names none.
-        producer: of an append that may be repeated.
+        producer: the producer of an append that may be repeated; None if it may not.
         seq: the writer's own sequence, compared as text; empty if it has none.
-        closes: whether the stream is closed by it.
+        closes: whether the change closes the stream.
         has_data: whether the payload is part of the stream.
         part: which message of an append this is, from 0: an append may have several.
-        last: whether it is the last one; of a `create`, whether no append comes with it.
+        last: whether this is the last message of the append; for a `create`, whether no append
+            comes with it.
         ttl: seconds without a request after which the stream expires; -1 for never.
-        expires: when it expires, in RFC 3339; empty for never.
-        maker: of a `create` and the appends that come with it: the same for the same request.
-        ended: of the `delete` of a stream that expired: where it ended then; else -1.
+        expires: when the stream expires, in RFC 3339; empty for never.
+        maker: identifies the request of a `create` and of the appends that come with it; a repeated
+            request has the same.
+        ended: for the `delete` of an expired stream, where that stream ended; otherwise -1.
     """
 
     do: str
@@ -78,9 +80,9 @@ _FIELDS: Final = tuple(StreamChange.__dataclass_fields__)
 
 
 def change_of(message: Message) -> StreamChange | None:
-    """Return what a message does; None if its header is not a gateway's.
+    """Return the change that a message makes; None if its header is not one of a gateway's.
 
-    A message without the header is an append by a program that knows nothing of gateways.
+    A message without the header is an append by a program that does not use the gateway.
     """
     raw = message.headers.get(HEADER)
     if raw is None:
@@ -121,7 +123,7 @@ def _counts(value: object) -> bool:
 
 @dataclass(slots=True)
 class Heard:
-    """The last append of a producer, and how many messages of it have come."""
+    """The last append of a producer, and how many of its messages have arrived."""
 
     epoch: int
     seq: int
@@ -130,7 +132,7 @@ class Heard:
 
     @property
     def next(self) -> tuple[int, int]:
-        """The numbers of the append and of its message that are expected next."""
+        """The sequence number of the append expected next, and the number of the message in it."""
         return (self.seq + 1, 0) if self.is_whole else (self.seq, self.parts)
 
 
@@ -141,16 +143,16 @@ class HttpStream:
     Args:
         type: its content type.
         begin: where its messages begin in the merged log.
-        tail: after its last message there.
-        last: where its last message with data is; None before the first.
-        ttl, expires: as of `StreamChange`.
+        tail: where its last message ends there.
+        last: the position of its last message with data; None before the first.
+        ttl, expires: as in `StreamChange`.
         is_closed: whether nothing more may be appended.
-        closer: the append that closed it, if it may be repeated.
+        closer: the append that closed it, if that append may be repeated.
         seq: the greatest `seq` of an append.
-        seq_parts: how many messages of that append there are, if more are to come; else 0.
-        maker: of the `create` that made it.
-        made: how many of the messages that came with it there are.
-        heard: what each producer has appended, the one heard last at the end.
+        seq_parts: how many messages of that append have arrived, if more are to come; otherwise 0.
+        maker: the `maker` of the `create` that made it.
+        made: how many messages of the appends that came with the `create` have arrived.
+        heard: the last append of each producer; the producer that appended last is at the end.
     """
 
     type: str
@@ -176,12 +178,13 @@ class StreamVerdict(NamedTuple):
     """The outcome of a change, as an HTTP status.
 
     Args:
-        status: 2xx if the change was made, now or before by the same request.
-        words: why it was not made.
-        is_new: whether it changed the stream: only then is its payload part of it.
-        seq: the producer's last append, or the one that was expected of it instead.
-        epoch: the producer's epoch now.
-        tail: where the stream ends then.
+        status: 2xx if the change was made, now or earlier by the same request.
+        words: why the change was not made.
+        is_new: whether the message changed the stream; only then is its payload part of the stream.
+        seq: the sequence number of the producer's last append, or the one that was expected
+            instead.
+        epoch: the producer's current epoch.
+        tail: where the stream ends after the change.
     """
 
     status: int
@@ -193,7 +196,7 @@ class StreamVerdict(NamedTuple):
 
 
 class StreamAfter(NamedTuple):
-    """The stream after a change, None if it does not exist, and the verdict."""
+    """The stream after a change (None if it does not exist), and the verdict."""
 
     stream: HttpStream | None
     verdict: StreamVerdict
@@ -203,9 +206,9 @@ def apply(stream: HttpStream | None, change: StreamChange, at: Position) -> Stre
     """Change a stream in place.
 
     Args:
-        stream: as it is; None if there is none.
-        change: what to do.
-        at: where the message is in the merged log.
+        stream: the stream before the change; None if it does not exist.
+        change: the change to make.
+        at: the message's position in the merged log.
     """
     if change.do == "create":
         return _create(stream, change, at)
@@ -262,7 +265,7 @@ def _append(stream: HttpStream, change: StreamChange, at: Position) -> StreamVer
 
 
 def _is_in_sequence(stream: HttpStream, change: StreamChange) -> bool:
-    """Whether a message fits the writer's own sequence; an append's first message decides."""
+    """Whether a message follows in the writer's own sequence; later parts follow the first."""
     if not change.seq or (change.part and change.producer is not None):
         return True
     if change.part:
@@ -285,7 +288,7 @@ def _mismatch(stream: HttpStream, change: StreamChange) -> StreamVerdict | None:
 
 
 def _repeated(stream: HttpStream, change: StreamChange, sender: Producer) -> StreamVerdict | None:
-    """Return why a producer's append is not new; None if it is the next one."""
+    """Return why a producer's append is not the next one expected; None if it is."""
     known = stream.heard.get(sender.id)
     if known is not None and sender.epoch < known.epoch:
         words = f"producer {sender.id!r} is in epoch {known.epoch}; this is an older one"
@@ -330,7 +333,7 @@ def is_media_type(kind: str) -> bool:
 
 
 def time_of(text: str) -> datetime | None:
-    """Return the time that a text in RFC 3339 names; None if it names none."""
+    """Parse a time in RFC 3339; None if the text is not one."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -18,7 +18,7 @@ SCAN_S: Final = 1.0  # a stream may have few messages in a long log: the client 
 
 
 class GoneError(RtError):
-    """What was asked for is archived."""
+    """The requested messages are archived."""
 
 
 class Chunk(NamedTuple):
@@ -43,10 +43,10 @@ class StreamReader:
     def read(
         self, name: str, stream: HttpStream, begin: Position, most: int = CHUNK_BYTES
     ) -> Chunk:
-        """Return what follows a position, up to the stream's tail, or the message at `most` bytes.
+        """Return the stream's messages after a position, until its tail or about `most` bytes.
 
         Raises:
-            GoneError: it is archived.
+            GoneError: the messages are archived.
             CorruptLog: the copy is damaged.
         """
         begin, end, key = max(begin, stream.begin), stream.tail, name.encode()
@@ -88,10 +88,10 @@ class StreamReader:
 
 
 def place_of(log: str, start: str) -> Position:
-    """Return the position that a start stands for, such as `earliest`, in the copy of a log.
+    """Resolve a start, such as `earliest`, to a position in the copy of a log.
 
     Raises:
-        Misuse: it is not a start.
+        Misuse: `start` is not valid.
     """
     with closing(LogDirectory(log)) as directory:
         directory.refresh()

@@ -1,4 +1,4 @@
-"""Reads what a request asks for from its headers and its body."""
+"""Parses the headers and bodies of requests."""
 
 import re
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ _OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def is_closing(headers: Mapping[str, str]) -> bool:
-    """Whether a request closes its stream; any value but `true` counts as none."""
+    """Whether a request closes its stream: the header is `true`; other values are ignored."""
     return headers.get("stream-closed", "").strip().lower() == "true"
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """Return the content type of a request, empty if it names none; `Misuse` if it is none."""
+    """Return a request's content type, "" if it names none; `Misuse` if it is malformed."""
     kind = headers.get("content-type", "").strip()
     if kind and not (is_media_type(kind) and len(kind) <= TEXT_MAX):
         raise Misuse(f"Content-Type {kind[:60]!r} is not a media type")
@@ -40,7 +40,7 @@ def content_type(headers: Mapping[str, str]) -> str:
 
 
 def producer(headers: Mapping[str, str]) -> Producer | None:
-    """Return the producer that may repeat this append; `Misuse` if a header is missing."""
+    """Return the producer of an append that may be repeated; `Misuse` if a header is missing."""
     names = ("producer-id", "producer-epoch", "producer-seq")
     given = [headers.get(name) for name in names]
     if given == [None, None, None]:
@@ -54,7 +54,7 @@ def producer(headers: Mapping[str, str]) -> Producer | None:
 
 
 def sequence(headers: Mapping[str, str]) -> str:
-    """Return the writer's own sequence, empty if it has none."""
+    """Return the writer's own sequence number as text; "" if there is none."""
     seq = headers.get("stream-seq", "")
     if len(seq) > TEXT_MAX:
         raise Misuse(f"Stream-Seq has at most {TEXT_MAX} characters")
@@ -68,7 +68,7 @@ def _count(text: str, name: str) -> int:
 
 
 def creation(headers: Mapping[str, str]) -> StreamChange:
-    """Return the change that makes a stream; `Misuse` if a header is wrong."""
+    """Return the change that creates a stream; `Misuse` if a header is wrong."""
     ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
     if ttl is not None and expires is not None:
         raise Misuse("Stream-TTL and Stream-Expires-At exclude each other")
@@ -86,7 +86,7 @@ def creation(headers: Mapping[str, str]) -> StreamChange:
 
 
 def stream_type(kind: str, stream: str) -> str:
-    """Return the content type of the messages in a body; of several together, the stream's.
+    """Return the content type of a body's messages; the stream's if the body packs several.
 
     >>> stream_type("application/x-ndjson", "application/json")
     'application/json'
@@ -96,15 +96,15 @@ def stream_type(kind: str, stream: str) -> str:
 
 
 def split(kind: str, stream: str, body: bytes) -> list[bytes]:
-    """Return the messages in a body for a stream; one that is of another type is left whole.
+    """Return the messages in a body for a stream; a body of another type is one message.
 
     Args:
         kind: the content type of the body.
         stream: the content type of the stream.
-        body: not empty.
+        body: the body, not empty.
 
     Raises:
-        Misuse: it is not what its content type says, or has no message.
+        Misuse: the body does not have the format of its content type, or has no message.
     """
     if essence(kind) == FRAMES:
         found = _frames(body)
@@ -143,9 +143,9 @@ def _frames(body: bytes) -> list[bytes]:
 
 
 def preference(headers: Mapping[str, str]) -> tuple[bool, float | None]:
-    """Return what `Prefer` asks for: whether not to wait for the outcome, and how long to wait, s.
+    """Parse `Prefer`: whether to respond before the outcome is known, and how many seconds to wait.
 
-    What it does not know is left alone, as RFC 7240 has it.
+    Unknown preferences are ignored, as RFC 7240 requires.
 
     >>> preference({"prefer": "respond-async, wait=10"})
     (True, 10.0)
@@ -161,7 +161,7 @@ def preference(headers: Mapping[str, str]) -> tuple[bool, float | None]:
 
 
 def number(query: Mapping[str, str], name: str, default: float, most: float) -> float:
-    """Return a parameter that is a number from 0 to `most`; `Misuse` if it is something else."""
+    """Return a query parameter that is a number from 0 to `most`; `Misuse` if it is not."""
     text = query.get(name)
     if text is None:
         return default
@@ -174,7 +174,7 @@ def messages_of(kind: str, body: bytes, *, is_creation: bool = False) -> list[by
     """Return the messages in a body: one, or in a stream of JSON the elements of an array.
 
     Raises:
-        Misuse: it is not JSON, or an empty array.
+        Misuse: the body is not JSON, or is an empty array.
     """
     if not is_json(kind):
         return [body] if body else []
@@ -198,7 +198,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r,]*")
 
 
 def _elements(text: str, count: int) -> list[bytes]:
-    """Return the elements of an array as they are written: decoding loses digits."""
+    """Return the elements of an array as written, since decoding would lose digits."""
     found, at = [], 1
     for _ in range(count):
         begin = _SPACE.match(text, at).end()  # type: ignore[union-attr]
@@ -208,7 +208,7 @@ def _elements(text: str, count: int) -> list[bytes]:
 
 
 def offset_text(position: Position) -> str:
-    """Return a position as an offset, which sorts as text.
+    """Return a position as an offset; offsets sort as text.
 
     >>> offset_text(Position(4096))
     '0000000000001000'
@@ -217,7 +217,7 @@ def offset_text(position: Position) -> str:
 
 
 def parse_offset(text: str) -> Position:
-    """Return the position that an offset names; `Misuse` if it is none."""
+    """Parse an offset into a position; `Misuse` if it is malformed."""
     if not _OFFSET.fullmatch(text):
         raise Misuse(f"offset is {text[:40]!r}; use -1, now, last, or a Stream-Next-Offset")
     return Position(int(text, 16))

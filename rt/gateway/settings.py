@@ -44,7 +44,7 @@ class GatewaySettings:
 
     @property
     def http(self) -> HttpSettings:
-        """The address and the certificates; `Misuse` names what is wrong with them."""
+        """The address and the certificates; `Misuse` if they are wrong."""
         return HttpSettings(
             http=self.listen, http_cert=self.tls_cert, http_key=self.tls_key, http_ca=self.tls_ca
         )

@@ -1,7 +1,7 @@
-"""StreamStore: what the merged log has made of the HTTP streams, up to a position, on disk.
+"""StreamStore: the state of all HTTP streams up to a position of the merged log, on disk.
 
-It is derived: deleted, it is made again from the log. So it is written about once a second, all at
-once with the position, and no message waits for it.
+It is derived from the log, and rebuilt if it is deleted. So it is written about once a second, in
+one transaction with the position, and no message waits for that.
 """
 
 import json
@@ -45,11 +45,11 @@ class StreamStore:
         """Open or create the file.
 
         Args:
-            path: of the SQLite file.
-            log_id: the identity of the merged log; streams made of another log are forgotten.
+            path: the path of the SQLite file.
+            log_id: the id of the merged log; streams from another log are deleted.
 
         Raises:
-            Misuse: the file is not a gateway's, or a newer one's.
+            Misuse: the file was not written by a gateway, or by one of a newer version.
         """
         self._lock = threading.Lock()
         self._path = path
@@ -85,7 +85,7 @@ class StreamStore:
             return None if found is None else found.copied()
 
     def look(self, name: str) -> HttpStream | None:
-        """Return a stream without its producers: a thousand would cost each reader a copy."""
+        """Return a copy of a stream without its producers, which may be a thousand."""
         with self._lock:
             found = self._find(name)
             return None if found is None else replace(found, heard={})
@@ -93,7 +93,7 @@ class StreamStore:
     def execute(
         self, name: str, change: StreamChange, payload: bytes, at: Position
     ) -> StreamVerdict:
-        """Do what a message does, and return what became of it."""
+        """Apply the change that a message makes; return its outcome."""
         with self._lock:
             stream = self._find(name)
             if change.has_data and stream is not None and _is_foreign(stream, payload):
@@ -108,7 +108,7 @@ class StreamStore:
             return verdict if stream is None else verdict._replace(tail=stream.tail)
 
     def refused(self, begin: Position, end: Position) -> set[int]:
-        """Return the messages between two positions that are part of no stream."""
+        """Return the positions of the messages from `begin` to `end` that are part of no stream."""
         with self._lock, self._speaking():
             rows = self._database.execute(
                 "select at from refused where at >= ? and at < ?", (begin, end)
@@ -117,14 +117,14 @@ class StreamStore:
             return found | {at for at in self._refused if begin <= at < end}
 
     def commit(self, position: Position, begin: Position = START) -> None:
-        """Write what has changed, with the position up to which messages were executed.
+        """Write all changes, with the position up to which messages were executed.
 
         Args:
             position: everything before it was executed.
-            begin: what is before it is archived, and so needs no mark any more.
+            begin: everything before it is archived, so refused messages before it are forgotten.
 
         Raises:
-            DiskFailed: it cannot be written.
+            DiskFailed: the file cannot be written.
         """
         with self._lock:
             if position != self.position:
@@ -148,7 +148,7 @@ class StreamStore:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Raise `DiskFailed` instead of an error of SQLite's."""
+        """Turn errors of SQLite within the block into `DiskFailed`."""
         try:
             yield
         except sqlite3.Error as error:
@@ -175,7 +175,7 @@ class StreamStore:
 
 
 def _is_foreign(stream: HttpStream, payload: bytes) -> bool:
-    """Whether a message that no gateway has checked is not what the stream holds."""
+    """Whether a stream is JSON and the payload is not, as from a program without a gateway."""
     if not is_json(stream.type):
         return False
     try:

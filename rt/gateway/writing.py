@@ -1,4 +1,4 @@
-"""Appends: publishes what a request asks for, and waits for what the merged log makes of it."""
+"""StreamWriter: publishes the changes of a request, and waits for their outcome in the log."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ _DISK_BYTES: Final = 1 << 30  # of a session, while no node takes it; or a quart
 
 @dataclass(slots=True)
 class _Session:
-    """An identity's session, whose turn it is to publish, and how many requests use it."""
+    """An identity's session, the lock for publishing in it, and how many requests use it."""
 
     publisher: ClientPublisher
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -39,26 +39,27 @@ class _Session:
 
 
 class StreamWriter:
-    """Publishes changes, in one session for each identity; the event loop's alone.
+    """Publishes changes, in one session for each identity; only the event loop uses it.
 
-    What is certain to be refused is not published: what the stream refuses as it is in the log,
-    while no other request to it is under way. Else the log decides: an answer from what is not
-    merged yet could be wrong, and a repeated append must not be answered before the first.
+    A change that is certain to be refused is not published: one that the merged stream refuses
+    while no other request to the stream is under way. Otherwise the log decides, because an answer
+    that rests on unmerged changes could be wrong, and a repeated append must not be answered before
+    the first.
     """
 
     def __init__(
         self, client: Client, directory: str, store: StreamStore, follower: StreamFollower
     ) -> None:
-        """Open the sessions of earlier runs, so that what they left is shipped.
+        """Open the sessions of earlier runs, so that their remaining messages are shipped.
 
         Args:
-            client: publishes.
-            directory: of the stream, with a directory for each session.
+            client: the client that publishes.
+            directory: the stream's directory, which has a directory for each session.
             store: the streams.
-            follower: hears what becomes of what is published.
+            follower: reports the outcome of published changes.
 
         Raises:
-            RtError: as `rt.client.client.Client.publisher`.
+            RtError: as for `rt.client.client.Client.publisher`.
         """
         self._client, self._store, self._follower = client, store, follower
         self._prefix = f"http-{_own_id(directory)}"
@@ -81,19 +82,19 @@ class StreamWriter:
         is_async: bool = False,
         wait_s: float | None = None,
     ) -> StreamVerdict:
-        """Publish what a request asks for, and wait until it is merged and executed.
+        """Publish the changes of a request, and wait until they are merged and executed.
 
         Args:
-            name: the stream.
-            identity: who asks.
-            changes: one for each message, at least one; all are of one request.
-            payloads: of the messages; empty where the change has no data.
-            is_async: wait only until a majority of the nodes keeps it.
-            wait_s: wait no longer than this; nor than `MERGED_S`.
+            name: the stream's name.
+            identity: the client's name; "" for none.
+            changes: the change of each message, at least one; all belong to one request.
+            payloads: the payload of each message; empty if its change has no data.
+            is_async: wait only until a majority of the nodes has the messages.
+            wait_s: the longest wait, in seconds; `MERGED_S` limits it as well.
 
         Returns:
-            What the merged log has made of the last; of the first, if that creates the stream.
-            202 with `is_async`: the log has not decided yet. 503 if it was not there in time.
+            The outcome of the last change; of the first, if that creates the stream. Status 202
+            with `is_async`, as the outcome is not decided yet; 503 if it is not known in time.
         """
         is_alone = not self._under_way[name]
         self._under_way[name] += 1
@@ -145,7 +146,7 @@ class StreamWriter:
         return expected
 
     def _refusal(self, name: str, changes: Sequence[StreamChange]) -> StreamVerdict | None:
-        """Return why nothing of a request is new; None if a part of it may be."""
+        """Return the outcome of a request that changes nothing; None if it may change something."""
         stream, verdicts = self._store.get(name), []
         tail = START if stream is None else stream.tail
         for change in changes:
@@ -175,10 +176,10 @@ class StreamWriter:
         return verdicts[-1]
 
     async def _session(self, identity: str) -> _Session:
-        """Return an identity's session, for one use more.
+        """Return an identity's session, and count one more use of it.
 
         Raises:
-            RtError: too many are in use, or it cannot be opened.
+            RtError: too many sessions are in use, or this one cannot be opened.
         """
         name = f"{self._prefix}-{identity}" if identity else self._prefix
         if len(name) > NAME_LENGTH_MAX:  # several long names may begin alike
@@ -199,7 +200,7 @@ class StreamWriter:
         return self._client.publisher(name, disk_limit=self._limit)
 
     async def _give_up(self, session: _Session) -> None:
-        """End a session whose disk failed: the next request opens it again."""
+        """Close a session whose disk failed; the next request opens it again."""
         name = session.publisher.name
         async with self._opening:
             if self._sessions.get(name) is session:
@@ -208,7 +209,7 @@ class StreamWriter:
                 del self._sessions[name]
 
     async def _end_one(self) -> None:
-        """End the session that was used least recently, of those that no request uses."""
+        """Close the least recently used session among those that no request uses."""
         idle = next((name for name, each in self._sessions.items() if not each.uses), None)
         if idle is None:
             raise RtError(f"{_SESSIONS_MAX} clients are appending; try again")
@@ -216,7 +217,7 @@ class StreamWriter:
 
 
 def _own_id(directory: str) -> str:
-    """Return what tells this gateway's sessions from those of others; made by its first run."""
+    """Return the id in the names of this gateway's sessions; the first run creates it."""
     path = os.path.join(directory, _ID_FILE)
     with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
         return file.read().strip()
@@ -239,7 +240,7 @@ async def _replicated(publisher: ClientPublisher, patience_s: float) -> StreamVe
 
 
 async def _delay_of(publisher: ClientPublisher) -> str:
-    """Return what keeps a session from being merged, if that is known: that no node answers."""
+    """Return why a session is not merged yet, in parentheses; "" if unknown."""
     try:
         await asyncio.to_thread(publisher.flush, "merged", 0.0)
     except FlushTimeout as error:

@@ -24,7 +24,7 @@ class Comparison:
         end: Where the shorter copy ends, or where they differ.
         not_compared: Files that at least one copy has archived.
         reason: How they differ.
-        made_apart: Whether they are two different logs with one name, not copies of one log.
+        made_apart: Whether these are two different logs with the same name, not copies of one log.
     """
 
     first: str
@@ -52,7 +52,7 @@ def compare_logs(
 
     Args:
         first: A log.
-        second: Another; it may be shorter or longer, and have archived more or fewer files.
+        second: Another log; it may be shorter or longer, and have archived more or fewer files.
         on_read: Called with the size of each read.
     """
     one, other = first.manifest.identity, second.manifest.identity
@@ -102,7 +102,7 @@ class _Comparer:
         return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
-        """Return how many bytes to compare; 0 if the file is yet to come, None if missing."""
+        """Return how many bytes of a file to compare; 0 if it may still come, None if missing."""
         try:
             file = log.open_file(start)
         except FileNotFoundError:

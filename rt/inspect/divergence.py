@@ -1,7 +1,8 @@
-"""Divergence: where two merged logs with a common beginning part, and what only the first has.
+"""Divergence: where two merged logs begin to differ, and what only the first one has.
 
-After `rt standby promote --now` a cluster goes on from a copy. What the lost cluster had merged
-beyond the end of the copy may have come again from its publishers, in another order, or be missing.
+After `rt standby promote --now`, a new cluster continues from a copy. Messages that the lost
+cluster had merged beyond the end of the copy may have come again from their publishers, in another
+order, or be missing.
 """
 
 from collections.abc import Mapping
@@ -21,14 +22,14 @@ Spans = list[tuple[int, int]]  # of sequence numbers: first, and the one after t
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Divergence: what two merged logs do not share.
+    """Divergence: the difference between two merged logs.
 
     Attributes:
-        cut: both are equal up to here.
-        proof: the number of the next message there, and the running digest.
-        beyond: messages of the first log after it.
-        missing: those that the second log does not have after it: spans of sequence numbers by
-            session, or by group.
+        cut: both logs are equal up to this position.
+        proof: the number of the first message after the cut, and the running digest there.
+        beyond: the first log's messages after the cut: spans of sequence numbers by session, or by
+            group.
+        missing: those of them that the second log does not have after the cut.
     """
 
     cut: Position
@@ -45,16 +46,17 @@ class Divergence:
 def divergence(
     first: LogDirectory, second: LogDirectory, groups: Mapping[str, str] | None = None
 ) -> Divergence:
-    """Compare two merged logs; files are read from where they part, and before that their lines.
+    """Compare two merged logs; files are read only from where the logs begin to differ.
 
     Args:
         first: the log of the cluster that was given up; no node may write it.
-        second: a copy of the log that goes on.
-        groups: by session, its group of redundant publishers: a message that came from one of them
-            is there. A session that was reset after the logs part is compared by its numbers only.
+        second: a copy of the log that continues.
+        groups: the group of redundant publishers of each session that has one; a message is not
+            missing if any member of its group has published it. A session that was reset after the
+            cut is compared by its numbers only.
 
     Raises:
-        Misuse: they have nothing in common, or a file that has to be read was archived.
+        Misuse: the logs have nothing in common, or a file that has to be read was archived.
         CorruptLog: one of them is damaged.
     """
     cut, proof = _last_equal(first, second)
@@ -119,7 +121,7 @@ def _archived(log: LogDirectory, position: Position) -> Misuse:
 
 
 def _joined(spans: Spans) -> Spans:
-    """Return spans in order, with those that touch or overlap made one.
+    """Sort spans, and join those that touch or overlap.
 
     >>> _joined([(5, 7), (1, 3), (3, 5), (9, 10)])
     [(1, 7), (9, 10)]
@@ -134,7 +136,7 @@ def _joined(spans: Spans) -> Spans:
 
 
 def _without(spans: Spans, others: Spans) -> Spans:
-    """Return what is left of joined spans without other joined spans.
+    """Return the first joined spans, less what the others cover.
 
     >>> _without([(1, 10), (20, 30)], [(0, 2), (4, 6), (25, 40)])
     [(2, 4), (6, 10), (20, 25)]

@@ -167,9 +167,9 @@ def _following(directory: str, last: Position | None) -> Position | None:
 
     Args:
         directory: Directory of the log.
-        last: The newest rolled file. At most one file followed it when the manifest was read,
-            usually under the next name; trying that first avoids listing 100,000 names. More files
-            may have followed since.
+        last: The newest rolled file. When the manifest was read, at most one file followed the
+            newest rolled one, usually under the next name; trying that name first avoids listing
+            100,000 names. More files may have followed since.
     """
     for each in () if last is None else (last.next_file(), last.next_run()):
         if os.path.exists(os.path.join(directory, each.file_name)):

@@ -25,7 +25,7 @@ def parse_address(text: str, setting: str = "") -> Address:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it can be looked up: all its labels have a valid length."""
+    """Whether a host name can be looked up, because all its labels have a valid length."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:

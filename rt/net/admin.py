@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoLeader(RtError):  # noqa: N818
-    """Nodes answered, but none that can be reached is the leader."""
+    """Nodes answered, but no node that can be reached is the leader."""
 
 
 @contextmanager
@@ -123,10 +123,10 @@ def ask_any(
     """Ask the nodes in turn until one answers; only the leader answers a change.
 
     Args:
-        addresses: of the nodes; the first is asked first.
+        addresses: the nodes' addresses; the first is asked first.
         contexts: our certificate and the authorities we trust.
         request: what to ask.
-        election_s: how long to ask again while no node leads, as after the leader was stopped.
+        election_s: how long to keep asking while no node leads, as after the leader was stopped.
         asking: sends a request to one node.
 
     Raises:
@@ -151,7 +151,7 @@ def ask_any(
 class AdminClient:
     """Sends requests to the leader, and remembers which node that was.
 
-    Threads: one at a time.
+    Threads: one at a time may use it.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class AdminClient:
             contexts: Our certificate and the authorities we trust.
             keep: Whether to use one connection for all requests, until `close`.
             asking: sends a request to one node, unless a connection is kept.
-            known: returns addresses that may have become known since; they are asked too.
+            known: returns addresses that have become known since; they are asked too.
         """
         self._asking, self._known = asking, known
         self._addresses = list(addresses)
@@ -233,7 +233,7 @@ class NodeHistory(NamedTuple):
         rows: one for each file that it ever had.
         offloaded: where copies of its files are.
         as_of: how recent the history is, as a sentence.
-        is_latest: whether it has all that any node had merged when it was asked for.
+        is_latest: whether it includes all that any node had merged at the time of the question.
     """
 
     directory: str
@@ -244,7 +244,7 @@ class NodeHistory(NamedTuple):
 
 
 def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
-    """Return the history of a node's merged log; without a majority, what the node has of it.
+    """Return the history of a node's merged log; without a majority, only what this node has.
 
     Raises:
         The errors of `ask`, and CorruptLog: The node's manifest is damaged.
@@ -267,7 +267,7 @@ def parse_history(answer: bytes, where: str, contexts: Contexts | None = None) -
     Args:
         answer: a line of JSON, then the bytes of the node's manifest.
         where: the node's address, for messages.
-        contexts: hear which log continues another, if the node says so.
+        contexts: record which log continues another, if the answer says so.
     """
     line, _, data = answer.partition(b"\n")
     head = _parsed(line, where, contexts)
@@ -330,14 +330,14 @@ def _exchange(
 
 
 def carried(contexts: Contexts, request: Fields) -> Fields:
-    """Return a request with what the contexts have heard of which log continues another."""
+    """Add to a request the contexts' latest statement that a log continues another, if any."""
     return request if contexts.successions is None else contexts.successions.carried(request)
 
 
 def _parsed(data: bytes, where: str, contexts: Contexts | None = None) -> Fields:
-    """Return an answer; raise the error that it is, or that it cannot be read.
+    """Return a decoded answer; raise the error that it reports, or `PeerError` if it is unreadable.
 
-    The contexts hear which log continues another, if it says so.
+    The contexts record which log continues another, if the answer says so.
     """
     answer = decode_fields(data)
     if answer is None:

@@ -64,7 +64,7 @@ def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
 
 
 def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
-    """Set the protocols that a context offers by ALPN, since one port serves several; return it."""
+    """Set the protocols that a context offers by ALPN; return the context."""
     context.set_alpn_protocols(list(protocols))
     return context
 
@@ -104,7 +104,7 @@ class Contexts:
             files: our certificate files.
             make: makes a context from their paths.
             stream: the stream that questions are about (`asking`); "" for a node's only one.
-            watch: reminds of what `warning` returns, and looks at the files for all connections.
+            watch: logs the result of `warning` daily, and checks the files for all connections.
         """
         self.problem: str | None = None
         self.stream = stream
@@ -134,12 +134,12 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether `context` is no longer the current one, as of this check of all connections."""
+        """Whether another context has replaced `context`; checked once for all connections."""
         is_same = self._context is context and self._stamps == self._watch.stamps(self._paths)
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, because `make` now returns another; errors as for `__init__`."""
+        """Make the context again, when `make` returns another one; errors as for `__init__`."""
         with self._lock:
             self._context = self._made()
 

@@ -109,7 +109,7 @@ def position_in(request: Fields, name: str) -> Position:
 
 
 def about(stream: str, request: Fields) -> Fields:
-    """Add the stream's name, which every node checks, to a request; nothing if `stream` is ""."""
+    """Add the stream's name, which nodes check, to a request, unless `stream` is ""."""
     return {**request, "stream": stream} if stream else request
 
 
@@ -127,7 +127,7 @@ def decode_fields(data: bytes | str) -> Fields | None:
 
 
 def decode_request(data: bytes) -> Fields | None:
-    """As `decode_fields`, but also return None if it is nested deeper than any valid request.
+    """Like `decode_fields`, but also return None if it is nested deeper than any valid request.
 
     Python parses and prints nested JSON recursively, so an object that could just be parsed may
     crash the thread that writes it to a log.

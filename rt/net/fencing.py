@@ -1,4 +1,4 @@
-"""Fencing: has a cluster whose log has ended sealed, by the authority's word that it has."""
+"""Fencing: seals a cluster whose log has ended, by the authority's signed statement."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,20 +19,20 @@ class Fencing:
     """Fencing: asks the nodes of a cluster until a majority has agreed that its log has ended.
 
     Attributes:
-        answer: what a node has answered; empty before.
-        failure: why it is not sealed yet, or that it was before.
-        is_sealed: whether it was sealed before.
+        answer: the answer of the node that has sealed the cluster; empty until then.
+        failure: why the cluster is not sealed yet, or that it was sealed already.
+        is_sealed: whether it was sealed already.
     """
 
     def __init__(
         self, addresses: Callable[[], Sequence[Address]], contexts: Contexts, text: str
     ) -> None:
-        """Ask nothing yet.
+        """Prepare; nothing is asked yet.
 
         Args:
             addresses: returns the addresses of the cluster's nodes.
-            contexts: any certificate of the cluster's authority, and its stream.
-            text: the authority's word.
+            contexts: contexts with any certificate of the cluster's authority, and with its stream.
+            text: the authority's signed statement.
         """
         self._addresses, self._contexts = addresses, contexts
         self._request: Fields = {"do": SUCCEED, FIELD: text}
@@ -43,8 +43,8 @@ class Fencing:
         """Ask once; return whether the cluster is sealed.
 
         Raises:
-            Misuse: its nodes are of a version that does not know this.
-            Refused: they refuse, and not only for now.
+            Misuse: the nodes run a version that does not know this request.
+            Refused: the nodes refuse, and a later attempt would not help.
         """
         try:
             self.answer = ask_any(self._addresses(), self._contexts, self._request, election_s=0.0)

@@ -1,4 +1,4 @@
-"""KnownNodes: the addresses of a stream's nodes, as configured and as the members have changed."""
+"""KnownNodes: the addresses of a stream's nodes, from the configuration and the members."""
 
 import json
 import logging
@@ -31,15 +31,15 @@ LOOK_S: Final = 15.0
 class KnownNodes:
     """KnownNodes: follows the members of a cluster, and remembers them across restarts.
 
-    The leader is asked for the decided members. Its list is used if it shares an address with
-    those in use or configured: behind a gateway, nodes know each other by addresses that a client
-    cannot reach, and the configured ones stay. A list in the configuration that has changed since
+    The leader is asked for the decided members. Its list is used if it shares an address with those
+    in use or configured. Otherwise the configured addresses stay, because nodes that a client
+    reaches through a gateway know each other by other addresses. If the configured list changes, it
     replaces what was learned.
 
-    The leader alone adds addresses and drops none: a pusher counts the nodes that it ships to, and
-    one faulty node could leave it with itself (SECURITY, *A malicious member*). The list is
-    confirmed, and replaces the confirmed one, once a majority of the nodes in that have named it,
-    each by a certificate of its own.
+    The leader's answer alone adds addresses but removes none: a pusher counts the nodes that it
+    ships to, and one faulty node could leave the pusher with that node only (SECURITY, *A malicious
+    member*). A new list is confirmed, and replaces the last confirmed one, when a majority of the
+    nodes in the last one have named it, each with a certificate of its own.
 
     Threads: any thread may call any method. `_lock` guards all fields; each list of addresses is
     replaced whole, so any thread may read it.
@@ -53,14 +53,14 @@ class KnownNodes:
         look_s: float = LOOK_S,
         successions: Successions | None = None,
     ) -> None:
-        """Read what was learned before.
+        """Read the addresses that were learned earlier.
 
         Args:
             configured: host and port of each node in the configuration; at least one.
-            path: the file that remembers them; "" to remember nothing.
+            path: the file that stores the addresses; "" to store nothing.
             look_s: time between two questions of a client that follows the members.
-            successions: which log continues another, as clients of these nodes have heard; the
-                addresses of the sites that go on are used too.
+            successions: statements of which log continues another; the addresses of the sites that
+                continue the log are used too.
         """
         self.successions = successions
         self._path, self.look_s = path, look_s
@@ -71,16 +71,16 @@ class KnownNodes:
         self._has_complained = False
 
     def ended(self, log: str) -> Succession | None:
-        """Return the word by which a log has ended; None if it goes on, as far as is known."""
+        """Return the statement that ended a log; None if none is known."""
         return None if self.successions is None else self.successions.after(log)
 
     def look(self) -> None:
-        """Use the addresses of the sites that were heard of since."""
+        """Also use the addresses of sites named in statements received since."""
         with self._lock:
             self.addresses = self._used()
 
     def configure(self, configured: Sequence[Address]) -> None:
-        """Use the nodes of a configuration that was read again, if they have changed."""
+        """Use the nodes of a reloaded configuration, if they have changed."""
         nodes = tuple(dict.fromkeys(configured))
         with self._lock:
             if nodes != self._configured:
@@ -96,7 +96,8 @@ class KnownNodes:
 
         Args:
             contexts: the certificate and the stream; the question has a connection of its own.
-            roles: the roles that may be asked; mirrors, of which some clients know only, refuse.
+            roles: the roles that may be asked. Mirrors, the only addresses that some clients have,
+                refuse.
 
         Raises:
             OSError, RtError: no node has answered, or none leads.
@@ -116,8 +117,8 @@ class KnownNodes:
 
         Args:
             nodes: the addresses, as a leader named them.
-            voices: by address, whose certificate named the same; only those of confirmed nodes
-                count.
+            voices: the nodes that have named the same list: the name in each node's certificate, by
+                address. Only confirmed nodes count.
         """
         nodes, voices = tuple(nodes), voices or {}
         with self._lock:
@@ -141,12 +142,12 @@ class KnownNodes:
         return True
 
     def _is_news(self, nodes: Sequence[Address]) -> bool:
-        """Whether a list is of our cluster, and not what is confirmed already."""
+        """Whether a list belongs to our cluster and differs from the confirmed one."""
         is_ours = not {*self.addresses, *self._configured}.isdisjoint(nodes)
         return is_ours and (bool(self._claimed) or set(nodes) != set(self._confirmed))
 
     def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> dict[Address, str]:
-        """Ask the confirmed nodes; return those that name the same list, by their certificates."""
+        """Ask the confirmed nodes; return the certificate names of those that give the same list."""
         found = dict[Address, str]()
         for address in self._confirmed:
             with suppress(OSError, RtError):  # it is down, or no member any more
@@ -156,14 +157,14 @@ class KnownNodes:
         return found
 
     def _used(self) -> tuple[Address, ...]:
-        """Return the members', and those of the sites that continue the log."""
+        """Return the members' addresses, and those of the sites that continue the log."""
         texts = () if self.successions is None else self.successions.moved_to
         moved = [address for text in texts for address in addresses_in(text)]
         every = (*self._confirmed, *self._claimed, *moved)
         return tuple(dict.fromkeys(every))[:_NODES_MAX]
 
     def _read(self) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
-        """Return what the file has, if it was learned from the nodes that are configured now."""
+        """Return the addresses in the file, if the configured nodes are the same as then."""
         unknown = self._configured, ()
         try:
             known = json.loads(read_small(self._path, _BYTES_MAX)) if self._path else {}
@@ -179,7 +180,7 @@ class KnownNodes:
         return (confirmed, claimed) if confirmed and configured == self._configured else unknown
 
     def _write(self) -> None:
-        """Remember the nodes; without a file a restart asks the configured ones again."""
+        """Write the addresses to the file; if that fails, a restart asks the configured nodes."""
         if not self._path:
             return
         known = {
@@ -197,7 +198,7 @@ class KnownNodes:
 
 
 def voters_in(answer: Mapping[str, Any]) -> tuple[Address, ...]:
-    """Return the members that vote in an answer to `members`; none if any cannot be read."""
+    """Return the addresses of the voters in an answer to `members`; none if one is malformed."""
     members = answer.get("members")
     found = list[Address]()
     for each in members if isinstance(members, list) else ():
@@ -220,7 +221,7 @@ def _address(text: object) -> Address:
 
 
 def addresses_in(text: str) -> Iterator[Address]:
-    """Return the addresses in a text that may say something else."""
+    """Yield the valid addresses in a text of comma-separated addresses."""
     for each in text.split(","):
         with suppress(ValueError):
             yield _address(each)

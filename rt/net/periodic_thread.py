@@ -1,4 +1,4 @@
-"""PeriodicThread: a thread that calls a function now and then."""
+"""PeriodicThread: a thread that calls a function repeatedly."""
 
 import threading
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from collections.abc import Callable
 class PeriodicThread:
     """Calls a function, and again after the seconds that it returned, until it is stopped.
 
-    For what waits for peers or disks where no event loop is at hand.
+    For work that waits for peers or disks where there is no event loop.
 
     Threads: any may call `wake`, the owner `start` and `stop`. `is_stopping` is set once, before
         the event `_woken`; any may read it.
     """
 
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
-        """Call nothing before `start`; `turn` returns None to rest until `wake`."""
+        """Prepare; nothing is called before `start`. `turn` returns None to rest until `wake`."""
         self.is_stopping = False
         self._turn = turn
         self._woken = threading.Event()
@@ -22,16 +22,16 @@ class PeriodicThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, after_s: float = 0.0) -> None:
-        """Begin, after so many seconds."""
+        """Start the thread; the first call comes after so many seconds."""
         self._first_s = after_s
         self._thread.start()
 
     def wake(self) -> None:
-        """Call it now, and once more if it is being called."""
+        """Call the function now; if a call is under way, call it once more after that."""
         self._woken.set()
 
     def stop(self, wait_s: float | None = None) -> None:
-        """Call it no more; wait this long for a call that is under way. Idempotent."""
+        """Call the function no more; wait this long for a call under way. Idempotent."""
         self.is_stopping = True
         self._woken.set()
         if self._thread.is_alive():

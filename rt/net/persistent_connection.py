@@ -22,11 +22,11 @@ class PersistentConnection:
 
     A handshake costs both sides some 5 ms of processor time each, a request a tenth of that.
 
-    Threads: one at a time.
+    Threads: one at a time may use it.
     """
 
     def __init__(self, contexts: Contexts, protocol: str) -> None:
-        """Dial nothing before the first request.
+        """Prepare; the first request dials.
 
         Args:
             contexts: our certificate and the authorities we trust.

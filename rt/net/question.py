@@ -31,24 +31,24 @@ def connect_about(
 ) -> ssl.SSLSocket:
     """Dial a node for a question about the stream that the contexts name.
 
-    A node that does not serve the stream is not sent the question: one of an earlier version
-    would answer for the stream that it does serve. If that is the stream asked about, which its
-    status says, the question is sent on a connection that names none.
+    A node that does not serve the stream is not sent the question: one of an earlier version would
+    answer for the stream that it does serve. If its status shows that this is the stream asked
+    about, the question is sent on a connection that names no stream.
 
     Args:
         address: host and port.
-        contexts: our certificate and the authorities we trust; without a stream, a node is asked
-            about its only one.
+        contexts: our certificate and the authorities we trust; if they name no stream, the node is
+            asked about its only one.
         protocol: the question's ALPN name without a stream.
         roles: the roles that may answer.
         timeout_s: seconds until the connection is made.
 
     Raises:
-        Refused: `stream` if the node says that it does not serve it; otherwise as
+        Refused: with code `stream`, the node does not serve the stream; otherwise as for
             `rt.net.tls.connect`.
         PeerError: the node does not say what it serves, for example because it is stopping;
-            otherwise as `rt.net.tls.connect`.
-        OSError: as `rt.net.tls.connect`.
+            otherwise as for `rt.net.tls.connect`.
+        OSError: as for `rt.net.tls.connect`.
     """
     with ExitStack() as undo:
         sock, identity = connect(address, asking(contexts, protocol), timeout_s, roles)
@@ -89,9 +89,9 @@ def _answer(sock: ssl.SSLSocket, end_s: float) -> Fields | None:
 
 
 def _refusal(answer: Fields | None, address: Address, stream: str) -> Refused | PeerError | None:
-    """Return why a node does not serve a stream: its own sentence, if it is of this version.
+    """Return why a node does not serve a stream: its own sentence, if it runs this version.
 
-    None if it does, and is of an earlier version, whose connections name no stream.
+    None if it serves the stream, and runs an earlier version, whose connections name no stream.
     """
     where = address_text(address)
     if not answer:  # it is stopping, or its version answers no such question

@@ -18,7 +18,7 @@ _OTHER: Final = "other"  # the kind that further kinds are counted under
 
 @dataclass(slots=True)
 class _Window:
-    """What was logged and counted of one kind since `began_s`."""
+    """The lines of one kind since `began_s`: which was logged, and how many were counted."""
 
     level: int
     began_s: float

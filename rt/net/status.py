@@ -19,9 +19,9 @@ def ask_status(address: Address, contexts: Contexts, *, answer_s: float = STATUS
     """Ask a node for its status.
 
     Raises:
-        OSError: it does not answer, or not completely within `answer_s` seconds.
+        OSError: the node does not answer, or not completely within `answer_s` seconds.
         PeerError: the answer is not a status.
-        Refused: it does not serve the stream that the contexts name.
+        Refused: the node does not serve the stream that the contexts name.
     """
     with awaiting(address), connect_about(address, contexts, STATUS_ALPN) as sock:
         answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + answer_s))

@@ -61,7 +61,7 @@ _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 def _approve(
     roles: Collection[CertificateRole], admit: Approval, grants: Grants | None, peer: PeerIdentity
 ) -> PeerIdentity:
-    """Return a peer with what it is granted here; raise `Refused` unless it is served."""
+    """Return a peer with its grants on this node; `Refused` unless it may be served."""
     if peer.role not in roles:
         served = " or ".join(roles)
         words = f"certificate refused: it is a {peer.role}'s; a {served} is wanted here"
@@ -75,8 +75,8 @@ class RefusedByPeer(Refused):
 
     Attributes:
         words: its reason.
-        peer: who it is by its own certificate, which is one of our authority; None if that states
-            no identity, or if we were dialled.
+        peer: its identity by its certificate, which our authority signed; None if the certificate
+            states no identity, or if the peer dialled us.
     """
 
     def __init__(self, words: str, peer: PeerIdentity | None = None, where: str = "") -> None:
@@ -192,7 +192,7 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
     """Return the identity of the other side, from its verified certificate.
 
     Raises:
-        Refused: There is no certificate, or it does not state what it must.
+        Refused: There is no certificate, or it lacks a required field.
     """
     der = sock.getpeercert(binary_form=True)
     if der is None:
@@ -208,7 +208,7 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
 def _watch(
     sock: ssl.SSLSocket, identity: PeerIdentity, where: str, change: Callable[[], str]
 ) -> None:
-    """Have the connection ended when a certificate becomes invalid or our side changes."""
+    """Have a connection ended when a certificate becomes invalid or our own files change."""
     context, der = sock.context, sock.getpeercert(binary_form=True)
     if isinstance(context, TrustingContext) and der is not None:
         certificate = x509.load_der_x509_certificate(der)
@@ -298,7 +298,7 @@ def _receive(sock: ssl.SSLSocket, length: int, deadline: float) -> bytes:
 
 
 def _linger(sock: ssl.SSLSocket, deadline: float) -> None:
-    """Stop sending, and let the peer read why: closing at once may discard what was sent."""
+    """Stop sending, and let the peer read the reason, which closing at once might discard."""
     end = min(deadline, time.monotonic() + LINGER_S)
     with suppress(OSError):  # whatever happens now, the reason is already known
         sock.shutdown(socket.SHUT_WR)

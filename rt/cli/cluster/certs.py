@@ -240,7 +240,7 @@ def _granted(grant: Grant) -> str:
 
 
 def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
-    """Print where a certificate's files are, and what each is for."""
+    """Print the paths of a certificate's files, and the purpose of each."""
     facts = _facts(files.cert)
     words = f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}"
     show_outcome({"cert": files.cert, "key": files.key, **facts}, words, as_json=as_json)

@@ -145,7 +145,7 @@ class ClusterOptions:
     Attributes:
         log_id: the id of the cluster's log; see `founding_lines`.
         grants: a file of grants to begin with; "" for none.
-        succession: as of `ClusterLayout`.
+        succession: as in `ClusterLayout`.
     """
 
     directory: str

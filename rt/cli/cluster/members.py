@@ -65,7 +65,7 @@ class ChangeRequests:
 
     @property
     def members(self) -> dict[str, Answer]:
-        """Return each member by name, as of the last answer."""
+        """Return the members by name, according to the last answer."""
         with reading_answers():
             return {str(each["name"]): each for each in self.answer["members"]}
 
@@ -301,7 +301,7 @@ def replace_node(changes: ChangeRequests, *, old: str, new: str, address: str) -
 
 
 def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
-    """Make the changes that remain; an earlier call may have made some of them."""
+    """Make the changes that an earlier, interrupted call has not made yet."""
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):

@@ -94,7 +94,7 @@ node.add_command(found_node)
 
 
 def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
-    """Wait until the cluster is led, or the standby says that it was not given up.
+    """Wait until the cluster has a leader, or its standby says that the cluster was not given up.
 
     Returns:
         False if a signal ended the wait.
@@ -116,7 +116,7 @@ def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
 
 
 def _streams_of(running: StreamHost) -> str:
-    """Return what is served, for people: the first few streams by name."""
+    """Return a phrase for what is served, with the names of the first few streams."""
     names = list(running.nodes)
     if len(names) == 1:
         return f"stream {names[0]}"

@@ -98,7 +98,7 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
 
 
 def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
-    """Return how far a standby is, for a script."""
+    """Return how far a standby has come, as fields for a script."""
     return {
         "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
         "bytes_behind": record.behind_bytes if record.behind_bytes >= 0 else None,
@@ -131,7 +131,7 @@ def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
 
 
 def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
-    """Return how far a standby is, for a reader."""
+    """Return how far a standby has come, as lines for a person."""
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
     as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
@@ -232,7 +232,7 @@ def _note_fence(settings: ConnectionSettings) -> None:
 def _continued(
     settings: ConnectionSettings, log: str, given: dict[str, Any], *, drained: bool
 ) -> AbstractContextManager[str]:
-    """Return what yields the id of the log that goes on; "" for one of the cluster's own."""
+    """Return a context with the id of the continued log; "" has the new cluster choose one."""
     if drained:
         return nullcontext(log)
     if given["authority"]:
@@ -247,7 +247,7 @@ def _continued(
 def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
     """Have the old cluster turn everyone away before the new nodes run.
 
-    Its word on where the log ends would not be the latest from then on.
+    Once they run, the old cluster no longer knows where the log ends.
     """
     moved_to = ",".join(each.address for each in places)[:MOVED_TO_MAX]
     try:
@@ -261,7 +261,7 @@ def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
 
 
 def _say_missing(settings: ConnectionSettings, *, drained: bool, as_json: bool) -> None:
-    """Say what a promotion would begin with, and what may be missing."""
+    """Print where the log of a promoted standby would begin, and what may be missing."""
     record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
     carried_here(settings.root, settings.stream)
     if as_json:
@@ -281,10 +281,10 @@ def _missing(record: StandbyRecord) -> str:
 
 
 def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
-    """Seal the cluster; return once copy and state have come to the end of its log.
+    """Seal the cluster; return once the copy and the state have reached the end of its log.
 
     Raises:
-        ClickException: that took too long, or the copy differs.
+        ClickException: it took too long, or the copy differs.
     """
     with reading_answers():
         answer = settings.ask({"do": "seal"})
@@ -319,7 +319,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
 
 
 def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
-    """Whether the copy and the carried state have come to the end of a sealed log."""
+    """Whether the copy and the carried state have reached the end of a sealed log."""
     try:
         carried, record = carried_here(root, stream), read_record(root, stream)
     except Misuse:

@@ -1,4 +1,4 @@
-"""`rt standby fence` and `rejoin`: what is left of a cluster that was given up follows the new."""
+"""`rt standby fence` and `rejoin`: stop a cluster that was given up, and reuse its copies."""
 
 import time
 
@@ -120,7 +120,7 @@ def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_
 
 
 def _lines(found: Rejoined, known: Succession, *, is_dry: bool) -> list[str]:
-    """Return what happened to a copy, for a reader."""
+    """Return lines that tell a person what happened to a copy."""
     will = "would be" if is_dry else "is"
     lines = [f"the copy {will} one of the log {known.new}, and ends at {found.end}"]
     if found.aside:

@@ -26,9 +26,9 @@ class NodeAnswer:
         address: host:port.
         answer: The node's status; empty if there is none.
         error: Why there is no answer; "" if there is one.
-        is_refusal: Whether the other side refused us, or is not a node.
-        sent_ns: Our clock when the question was sent.
-        took_s: Seconds until the whole answer was here.
+        is_refusal: Whether the other side refused the question, or is not a node.
+        sent_ns: The local time at which the question was sent, ns since the epoch.
+        took_s: Seconds until the whole answer had arrived.
     """
 
     address: str
@@ -48,7 +48,7 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
     those in the settings, as behind a gateway.
 
     Raises:
-        Misuse: Our certificate cannot be used.
+        Misuse: The certificate of this program cannot be used.
     """
     contexts = settings.contexts()
     found = ask_addresses(settings.addresses(), contexts)
@@ -64,9 +64,9 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
 def member_places(
     found: Sequence[NodeAnswer], *, only_voters: bool = False
 ) -> list[tuple[str, int]]:
-    """Return the members' addresses, by the nodes that answer at their own ones.
+    """Return the members' addresses, as listed by nodes that answer at a listed address.
 
-    The leader's word is preferred: the list of a node that lags may name one that was removed.
+    The leader's list is preferred: that of a lagging node may name a member that was removed.
     """
     lists, of_leaders = list[tuple[str, int]](), list[tuple[str, int]]()
     for each in found:
@@ -83,7 +83,7 @@ def member_places(
 
 
 def _places(addresses: Iterable[object]) -> list[tuple[str, int]]:
-    """Return the addresses that can be read."""
+    """Parse addresses, leaving out malformed ones."""
     found = []
     for each in addresses:
         with suppress(Misuse):

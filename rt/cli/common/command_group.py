@@ -65,7 +65,7 @@ class CommandGroup(click.Group):
         return f"; did you mean {' or '.join(near)}?"
 
     def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
-        """Return other groups' subcommands of this name, each with its group."""
+        """Return the subcommands of this name in other groups, each with its group."""
         groups = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
         return [
             f"{path} {name}"

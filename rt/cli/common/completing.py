@@ -50,7 +50,7 @@ complete_cursor: Final = _local(_cursors)
 
 
 def complete_asked(field: str) -> Complete:
-    """Return a completer for names that the nodes know.
+    """Return a function that completes names known to the nodes.
 
     Args:
         field: The field of a status answer: sessions, cursors, groups or members.

@@ -15,7 +15,7 @@ _ITEM: Final = re.compile(r" *\S+ {2,}")  # a list entry: a name or number, then
 
 
 class _Folding(click.HelpFormatter):
-    """Wraps the paragraphs that click prints as they were written."""
+    """Also wraps the paragraphs that click would print unwrapped."""
 
     def getvalue(self) -> str:
         """Return the help text."""
@@ -27,7 +27,7 @@ class _Folding(click.HelpFormatter):
 
 
 class HelpContext(click.Context):
-    """A context that wraps its help; `fold_help` gives it to a command."""
+    """A click context that wraps its help text; `fold_help` makes a command use it."""
 
     formatter_class = _Folding
 
@@ -41,7 +41,7 @@ def fold_help(command: click.Command) -> None:
 
 
 def folded(line: str, room: int) -> str:
-    r"""Break a line at spaces into lines of at most `room` columns, where it has spaces.
+    r"""Break a line at spaces into lines of at most `room` columns, as far as spaces allow.
 
     An example stays a valid shell command: all of its lines but the last end with a backslash.
 
@@ -77,7 +77,7 @@ def _broken(line: str, start: int, room: int) -> list[str]:
 
 
 def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the subcommands of the command that is named so far."""
+    """Complete the name of a subcommand of the command typed so far."""
     here = context.find_root().command
     for word in context.params.get("words") or ():
         found = here.get_command(context, word) if isinstance(here, click.Group) else None

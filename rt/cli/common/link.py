@@ -61,11 +61,11 @@ class ServiceSettings(ConnectionSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Asking(ConnectionSettings):
-    """Settings of a command that asks nodes, whose questions hand on what it knows.
+    """Settings of a command that asks nodes; it passes on to them which log continues another.
 
     Attributes:
-        successions: which log continues another, as commands and clients before it have heard; None
-            where that cannot be remembered.
+        successions: which log continues another, as earlier commands and clients have recorded;
+            None if there is no place to record it.
     """
 
     successions: Successions | None = None
@@ -115,15 +115,16 @@ def link_options(
 
 
 def known_nodes(settings: ConnectionSettings) -> KnownNodes:
-    """Return the nodes as far as they are known to this command and to those before it.
+    """Return the nodes known from the settings and from earlier commands.
 
-    They are remembered beside the command's configuration; beside the stream's data without one.
+    Known nodes are recorded beside the command's configuration file; without one, beside the
+    stream's data.
     """
     return settings.known_nodes(config_path())
 
 
 def remember_nodes(voters: Sequence[Address]) -> None:
-    """Remember the members that vote beside the running command's configuration, if it has one."""
+    """Record the voting members beside the running command's configuration file, if it has one."""
     context = click.get_current_context(silent=True)
     known = None if context is None else context.meta.get(_KNOWN)
     if isinstance(known, KnownNodes) and config_path():
@@ -164,14 +165,14 @@ def attended(
     Args:
         settings: The settings that the command was started with.
         contexts: TLS contexts of its connections; open ones keep their certificate until they end.
-        signals: Ask for reloads of certificates and nodes, all that can change while it runs.
-        watch: Looks at the client.
+        signals: Request reloads of certificates and nodes; no other setting changes while it runs.
+        watch: Checks the client regularly.
         site_of: Makes the site that is served.
-        known: The nodes, for those of a configuration that is loaded again.
-        follow: Called when they have been replaced.
+        known: The known nodes; a reload puts the nodes of the settings there.
+        follow: Called when `known` was changed by a reload.
 
     Yields:
-        What the main loop calls at each turn.
+        A function for the main loop to call at each turn.
     """
 
     def load() -> ServiceSettings:
@@ -203,13 +204,13 @@ def reload(
     load: Callable[[], SettingsType], web: WebServer | None,
     apply: Callable[[SettingsType], list[str]], what: str,
 ) -> None:  # fmt: skip
-    """Load files again and apply what changed; log what cannot be used, and keep the rest.
+    """Load files again and apply the changes; if that fails, log why and keep the old settings.
 
     Args:
         load: Loads the settings.
         web: The HTTP server, if there is one, whose certificate is loaded again.
         apply: Applies the settings; returns those that need a restart.
-        what: What is loaded again, with its verb.
+        what: What is loaded again, with its verb, for the log: "certificates were".
     """
     try:
         settings = load()
@@ -259,13 +260,13 @@ def wait_until(
 ) -> bool:  # fmt: skip
     """Wait for `done`, a signal or the timeout; return whether it was done.
 
-    A busy publisher can undo it a moment later, so use this result instead of calling `done` again.
+    Use this result instead of calling `done` again: a busy publisher may have new work by then.
 
     Args:
         signals: Any of them ends the wait.
         done: Asked at every poll.
         timeout_s: How long to wait; None waits without limit.
-        ends: Whether the command ends by itself, and is polled more often for that.
+        ends: Whether the command ends by itself; if so, `done` is polled more often.
         turn: Called at each poll.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
@@ -277,7 +278,7 @@ def wait_until(
 
 @contextmanager
 def interrupting(signals: StopSignals) -> Iterator[None]:
-    """Exit as interrupted if ctrl-C is why a command is not done.
+    """Exit with the code of an interrupt if ctrl-C has stopped the block before it was done.
 
     The command has already reported what is left.
     """

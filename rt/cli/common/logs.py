@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object a line, for a program that collects logs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object: time, level, logger, message, what happened, and its details."""
+        """Return the object: time, level, logger, message, event and the event's details."""
         fields = {
             "ts": time_text(int(record.created * 1e9)), "level": record.levelname.lower(),
             "logger": record.name, "msg": printable(record.getMessage()),

@@ -85,7 +85,7 @@ def flag(*names: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 
 
 
 def json_option(what: str) -> Callable[[Command], Command]:
-    """Return the option `--json` of a command that can print `what` for a script."""
+    """Return the option `--json`; its help says that it prints `what`."""
     return flag("--json", "as_json", help=f"Print {what} as JSON.")
 
 

@@ -16,7 +16,7 @@ class WaitNotes:
 
     Long-running programs, which ask nodes in passing, report their waits themselves.
 
-    Threads: its own polls and prints; `_over` ends it.
+    Threads: its own thread polls and prints; `_over` ends that thread.
     """
 
     def __init__(

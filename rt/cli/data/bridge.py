@@ -134,7 +134,7 @@ def _shown(
     Args:
         made: the bridge.
         web: where to show it.
-        streams: of the source, and of the target.
+        streams: the streams of the source and of the target.
         configs: the configurations of the source and of the target.
     """
     if not web.http:

@@ -20,9 +20,9 @@ _PIECES: Final = 8  # as many as a flight limit is granted in
 
 
 class FlightRoom:
-    """Waits where `publish` would exceed a flight limit, and says on stderr what it waits for.
+    """Waits before `publish` would exceed a flight limit, and reports the wait on stderr.
 
-    After a signal nothing waits any more: what was read is written, beyond the limit.
+    After a signal nothing waits any more: what was read is published even beyond the limit.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class FlightRoom:
         """Limit a publisher from now on.
 
         Args:
-            publisher: of the session.
-            directory: of the session, where its pusher notes what is merged.
-            messages: the most that may be published and not merged yet.
+            publisher: the session's publisher.
+            directory: the session's directory, where its pusher records what is merged.
+            messages: the most messages that may be published and not merged yet.
             stop: the signals that end a wait.
         """
         self.piece = max(1, messages // _PIECES)  # messages to publish in one call

@@ -199,7 +199,7 @@ def _parse_headers(texts: Sequence[str]) -> dict[str, bytes]:
 
 
 def _total_bytes(files: tuple[str, ...]) -> int | None:
-    """Return the size of all files in bytes, None if one is a pipe; raises if one is missing."""
+    """Return the size of all files in bytes; None if one is a pipe, `OSError` if one is missing."""
     states = [os.stat(name) for name in files if name != STDIN]
     if len(states) != len(files) or not states:
         return None

@@ -80,7 +80,7 @@ class PullSettings(link.ServiceSettings):
 
     @property
     def near(self) -> list[tuple[str, int]]:
-        """The mirrors of this site that are copied from before the nodes."""
+        """The addresses of this site's mirrors, which are tried before the nodes."""
         names = list(self._members)
         before = names[: names.index(self.identity)] if self.site else ()
         return [self._members[each] for each in before]
@@ -176,7 +176,7 @@ def pull(
 
 
 def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> StateCarrier:
-    """Return what keeps the cluster's state beside the copy; it asks the nodes that are known."""
+    """Return a carrier that asks the known nodes for the cluster's state, and keeps it here."""
     # of its own, as ALPN names what a context is used for
     contexts = settings.contexts(*_SERVING, successions=known.successions)
 
@@ -196,7 +196,7 @@ def _ended(
     client: PullClient, settings: PullSettings, asked: EndWait | None, signals: StopSignals, *,
     once: bool,
 ) -> tuple[str, PullStatus]:  # fmt: skip
-    """End a puller; return what is missing of what was asked for, and the last status.
+    """Stop a puller; return what it still lacks ("" for nothing), and its last status.
 
     Raises:
         RtError: The puller had already failed.
@@ -265,7 +265,7 @@ def _site(
 
 
 def _mirror(settings: link.ServiceSettings, serve: str) -> Mirror:
-    """Return the server of the copy; it uses the certificate that the copy is pulled with."""
+    """Return a server for the copy; it presents the same certificate that the puller uses."""
     files = certificate_files(settings.certs, settings.identity)
     return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
@@ -280,7 +280,7 @@ def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
 
 
 def _lacks(settings: link.ServiceSettings) -> str:
-    """Say what is missing at the beginning of a copy of a whole stream; "" if nothing."""
+    """Return what is missing at the beginning of a copy of a whole stream; "" if nothing."""
     with closing(LogDirectory(merged_directory(settings.root, settings.stream))) as log:
         log.refresh()
         if begins_as_wanted(log.manifest):
@@ -304,7 +304,7 @@ def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Ca
 
 
 def _left(status: PullStatus, asked: EndWait) -> str:
-    """Say what a copy with --once still waits for."""
+    """Return what a pull with --once still waits for."""
     if not status.node:
         return f"no node is connected: {printable(status.error) or 'still trying'}"
     return f"{printable(asked.why_not())}; {status.node} is connected"

@@ -125,7 +125,7 @@ def _site(
 def _is_over(client: PushClient, left: list[str]) -> bool:
     """Return whether a drain is over; fills `left` with the sessions that are not merged.
 
-    They are read at the same moment: a refusal is forgotten while a session is offered again.
+    Both come from one status: while a session is offered again, its refusal is not shown.
     """
     refused, blocked = client.refused(), client.blocked()
     left[:] = [*refused, *blocked]
@@ -133,7 +133,7 @@ def _is_over(client: PushClient, left: list[str]) -> bool:
 
 
 def waiting_for(status: Sequence[SessionStatus]) -> str:
-    """Say what a drain waits for, naming the first few sessions."""
+    """Return what a drain waits for, naming the first few sessions."""
     reasons: dict[str, str] = {}
     for each in status:
         left = f"{each.lag_bytes:,} bytes to send" if each.lag_bytes else ""

@@ -136,7 +136,7 @@ def _needed(database: Any, sql: str, names: list[str]) -> set[str]:
 
 
 def _first(words: str) -> str:
-    """Return the first paragraph of DuckDB's words, on one line."""
+    """Return the first paragraph of DuckDB's error message, on one line."""
     return " ".join(words.partition("\n\n")[0].split())
 
 
@@ -202,7 +202,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; bytes that are no text in base64."""
+    """Return a value that JSON can hold; bytes that are not UTF-8 become base64."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -203,13 +203,13 @@ class _MessageWriter:
     def acknowledge(self, position: Position) -> None:
         """Move the cursor, if there is one and a message was written.
 
-        Before the first message, the wanted session may have been misspelt.
+        Before the first message it does nothing: the name of the wanted session may be misspelt.
         """
         if self._cursor is not None and self.has_written:
             self._cursor.ack(position)
 
     def go_on(self, known: ContinuedLog) -> None:
-        """Go on in the log that continues the one that was read."""
+        """Continue in the log that continues the one that was read."""
         self._next = None
         if self._cursor is not None:
             self._cursor.carry(known)
@@ -269,7 +269,7 @@ def _meet(event: Event, no_match: list[NoMatch]) -> None:
 
 
 def _demand_log(directory: str, *, follow: bool) -> None:
-    """Report a log that does not exist; an error unless we follow, which waits for it."""
+    """Report a log that does not exist: an error without `follow`, which waits for the log."""
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:

@@ -136,7 +136,7 @@ def _is_nodes_own(directory: str) -> bool:
 
 
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
-    """Rebuild an index, or set a damaged end of the log aside; returns as `_mended`.
+    """Rebuild an index, or set a damaged end of the log aside; return values as for `_mended`.
 
     Neither needs a node. Messages that are set aside are missing until they are copied again.
     """

@@ -138,7 +138,7 @@ def _shortened(line: str) -> str:
 
 
 def _after(marks: list[tuple[str, str]], block: str) -> str:
-    """Return the kind of PEM block that is open after these marks; "" if none is."""
+    """Return the kind of the PEM block that is open after these BEGIN and END lines, or ""."""
     for what, name in marks:
         block = name if what == "BEGIN" else ""
     return block

@@ -60,7 +60,7 @@ class Threshold:
         return Severity.WARNING if sign * value >= sign * self.warning else Severity.OK
 
     def figure(self, value: float) -> str:
-        """Return a value as performance data; a range whose low values are bad is written `7:`."""
+        """Return a value as performance data; a threshold for low values is written `7:`."""
         colon = ":" if self.is_low_bad else ""
         unit = self.unit if self.unit in ("s", "B") else ""
         levels = f"{self.warning:g}{colon};{self.critical:g}{colon}"
@@ -72,7 +72,7 @@ class Threshold:
 
 
 class PluginCommand(click.Command):
-    """A command that exits as UNKNOWN on any failure: monitoring systems take 2 for CRITICAL."""
+    """A command that exits as UNKNOWN on any failure; click's code 2 would mean CRITICAL."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the command line."""
@@ -134,7 +134,7 @@ def thresholds_of(
     *, lag_warning: float = 30, lag_critical: float = 300, pull_warning: float = 60,
     pull_critical: float = 3600, days_warning: float = 7, days_critical: float = 2,
 ) -> tuple[Threshold, ...]:  # fmt: skip
-    """Return the thresholds for these levels; `UsageError` if a critical one comes first."""
+    """Return the thresholds; `UsageError` if a critical level is reached before its warning."""
     thresholds = (
         Threshold("lag", "s", lag_warning, lag_critical),
         Threshold("pull_lag", "s", pull_warning, pull_critical),

@@ -77,7 +77,7 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
     """Ask the nodes.
 
-    An unusable certificate gives no answers, and is reported as a finding later.
+    If our certificate is unusable, there are no answers; a later check reports the certificate.
     """
     try:
         return ask_nodes(settings), []

@@ -28,7 +28,7 @@ def cluster_findings(
     Args:
         asked: The answers, by address.
         report: The same answers, checked.
-        settings: Ours, with the stream and the nodes that they name.
+        settings: The settings of this command, with the stream and the nodes that they name.
     """
     yield from _ports(asked, report)
     readable = {each.address for each in report.answering}
@@ -45,7 +45,7 @@ def cluster_findings(
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    """Return whether every field that is checked here can be read."""
+    """Return whether all fields that are checked here have the expected types."""
     try:
         for name in ("node", "version"):
             get(answer, name, str)

@@ -28,7 +28,7 @@ class NodeVersion:
 
     @property
     def text(self) -> str:
-        """Return it as one phrase."""
+        """Return the versions as one phrase."""
         nodes, wire = (" or ".join(map(str, each)) for each in (self.nodes, sorted({*self.wire})))
         return f"rt {self.software or '(unknown)'}, nodes' protocol {nodes}, wire {wire}"
 
@@ -39,7 +39,7 @@ class NodeVersion:
 
 
 def node_version(answer: dict[str, Any]) -> NodeVersion:
-    """Read it from a status.
+    """Read a node's versions from its status.
 
     Raises:
         TypeError: a field is of another type.
@@ -52,7 +52,7 @@ def node_version(answer: dict[str, Any]) -> NodeVersion:
 
 
 def different_versions(versions: Mapping[str, NodeVersion]) -> str:
-    """Return which node runs what, by node; "" where all run the same.
+    """Return the versions that each node runs, as one line; "" if all run the same.
 
     >>> different_versions({"n1": NodeVersion("1.1"), "n2": NodeVersion("1.0")})
     "n2: rt 1.0, nodes' protocol 7, wire 2; n1: rt 1.1, nodes' protocol 7, wire 2"

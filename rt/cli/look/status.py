@@ -91,7 +91,7 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
 
 
 def _names(asked: list[NodeAnswer]) -> dict[str, str]:
-    """Return the name of the node at each address, as far as nodes answer."""
+    """Return the name of the node at each address that has answered."""
     answers = [each.answer for each in asked if isinstance(each.answer, dict)]
     return {
         place: printable(str(name))

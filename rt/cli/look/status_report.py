@@ -61,7 +61,7 @@ class ClientReport:
         kind: `push` or `pull`.
         address: host:port.
         connected_s: How long it has been connected.
-        lag_bytes: Bytes merged there but not yet sent to it; 0 for a pusher.
+        lag_bytes: Bytes that the node has merged and not yet sent to it; 0 for a pusher.
         waiting_s: How long the oldest of them has waited.
         left_s: How long ago it left; None while it is connected.
     """
@@ -126,21 +126,21 @@ class NodeReport:
     """One node's answer.
 
     Attributes:
-        address: Where it was asked.
+        address: The address at which the node was asked.
         error: Why there is no answer; "" if there is one. All other fields but the name are
             empty then.
         name: The node; "" if there is no answer and no other node says which it is.
         stream: The stream it serves.
         members: The nodes of its cluster that vote.
-        learners: Those that are being added, and do not vote yet.
+        learners: The nodes that are being added, and do not vote yet.
         role: `leader`, `follower`, `candidate` or `learner`.
         term: The newest election term it knows.
         leader: The leader it knows; "" if there is none.
         merge: How far it has merged.
-        about: What it promises and runs.
+        about: What it guarantees, and its versions.
         problems: What is wrong with it, causes first.
         unreachable: The other nodes that it cannot reach.
-        traffic: What it holds, and its connected clients.
+        traffic: What it stores, and its connected clients.
     """
 
     address: str
@@ -252,7 +252,7 @@ class ClusterReport:
         )
 
     def _apart(self, name: str) -> Problem:
-        """Return that some nodes cannot reach one that answers here, or was not asked."""
+        """Return the problem of a node that others cannot reach, but that is not known as down."""
         missed = listed(self._missed_by(name))
         if any(node.name == name for node in self.answering):
             advice = "look whether a firewall lies between them, and at their logs"
@@ -263,7 +263,7 @@ class ClusterReport:
         return [node.name for node in self.answering if name and name in node.unreachable]
 
     def _only_on(self, forked: NodeReport) -> str:
-        """Say what a forked node has merged that no other answering node has."""
+        """Return a phrase for what only this forked node has merged, of the nodes that answered."""
         others = [
             each
             for node in self.answering
@@ -281,7 +281,7 @@ class ClusterReport:
 
     @property
     def stuck(self) -> list[str]:
-        """Say why sessions are not merged, a sentence each.
+        """Return why sessions are not merged, a sentence each.
 
         This alone does not degrade the cluster.
         """
@@ -289,7 +289,7 @@ class ClusterReport:
 
     @property
     def poisoned(self) -> list[str]:
-        """Say which sessions are refused for an undecodable frame, and by which nodes."""
+        """Return which sessions are refused for an undecodable frame, and by which nodes."""
         return [
             f"{node.name} refuses session {each.name}: {each.poisoned}"
             for node in self.answering for each in node.sessions if each.poisoned
@@ -297,7 +297,7 @@ class ClusterReport:
 
     @property
     def returned(self) -> list[str]:
-        """Say which sessions were restored to an older state, by whom, and what to do."""
+        """Return which sessions were restored to an older state, by whom, and what to do."""
         apart, back = {}, []
         for node in self.answering:
             for each in node.sessions:
@@ -325,7 +325,7 @@ class ClusterReport:
 
 
 def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
-    """Return the report, with a node that is known by two addresses only once."""
+    """Return one report of all nodes; a node that is known by two addresses appears once."""
     seen: set[tuple[str, str]] = set()
     nodes = []
     for report in reports:

@@ -139,9 +139,9 @@ def _session_keys(each: Session) -> dict[Top, tuple[float, ...]]:
 
 
 def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_Client]:
-    """Return each client once for each purpose, with its greatest lag and all of its nodes.
+    """Return each client once as pusher and once as puller, with its worst lag and its nodes.
 
-    One that is connected nowhere is where it left last.
+    A client that is no longer connected is listed at the node that it left last.
     """
     found: dict[tuple[str, str], list[tuple[str, ClientReport]]] = {}
     for node in nodes:

@@ -35,7 +35,7 @@ class _Traced:
         sequence: Its sequence number.
         own: Where it is in the session's own log, if that was found.
         own_directory: The directory of that log; "" if it is not on this machine.
-        merged: Its position in each copy that has it, by the copy's directory.
+        merged: The message's position in each copy that has it, by the copy's directory.
         another: The position of another message with its number, in each copy that has that
             instead.
         short: The end of each copy that does not reach it.
@@ -214,8 +214,8 @@ def _merge_reason(traced: _Traced) -> str:
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
     """Return the positions up to which each answering node holds and has merged the session.
 
-    A node that joined later has no copy of a session that was merged before. Its merged log is that
-    of the others as far as it goes.
+    A node that joined later has no copy of a session that was merged earlier. Its merged log equals
+    that of the others as far as it reaches.
     """
     nodes, none = traced.report.answering, Position(0)
     rows = {
@@ -233,7 +233,7 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Return whether a copy or a node has merged it; not if a copy has another message instead."""
+    """Return whether a copy or a node has the message; False if a copy has another in its place."""
     own = traced.own
     if traced.another:
         return False

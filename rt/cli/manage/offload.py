@@ -84,7 +84,7 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
 
 
 def _demand_all(outcome: Outcome, directory: str) -> None:
-    """Raise an error if this log archived a file without a copy: nodes must not delete theirs."""
+    """Raise `Misuse` if a file was archived here without a copy: nodes must then keep theirs."""
     if outcome.given_up:
         lost = first_few(outcome.given_up, 1)
         raise Misuse(

@@ -28,7 +28,7 @@ to_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What has a position in a stream that the nodes keep: a group, or a registered cursor."""
+    """The kind of reader whose position the nodes keep: a group, or a registered cursor."""
 
     noun: str  # of the requests too: group or cursor
     path: str  # of its commands: `rt group`
@@ -40,7 +40,7 @@ class Kind:
 
     @property
     def field(self) -> str:
-        """Field of an answer; also what several are called."""
+        """The field of an answer that lists them; also the plural of the noun."""
         return f"{self.noun}s"
 
     def ask(self, settings: ConnectionSettings, **which: str) -> list[Row]:

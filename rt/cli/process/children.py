@@ -69,7 +69,7 @@ class Child:
         return found
 
     def wait(self) -> None:
-        """Wait for it to end; raises `RtError` with how and why if it failed."""
+        """Wait for it to end; if it failed, raise `RtError` that says how and why."""
         if self._process.wait():
             raise RtError(f"{self.name} {self.ending()}")
 
@@ -116,7 +116,7 @@ class Child:
     def news(self) -> list[str]:
         """Return the whole lines that it has written to stderr since the last call, 64 KiB at most.
 
-        They are read without moving the file's offset, at which the process writes on.
+        Reading does not move the file's offset, at which the process continues to write.
         """
         found = os.pread(self._errors.fileno(), _NEWS_BYTES, self._shown)
         whole = found.rfind(b"\n") + 1

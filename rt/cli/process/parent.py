@@ -1,4 +1,4 @@
-"""Parent: ends a child process when the process that started it ends, even if that was killed."""
+"""Parent: ends a child process when its parent process ends, even if the parent was killed."""
 
 import os
 import signal

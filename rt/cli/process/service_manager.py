@@ -14,8 +14,9 @@ class ServiceManager:
     """Sends notifications to the socket in `NOTIFY_SOCKET`; does nothing without it.
 
     Feeds the watchdog at half its interval, from the main loop and only while no loop of the
-    program is stuck: a thread of its own would prove nothing. A notification that cannot be sent is
-    dropped, since systemd would rather restart a program than have it fail.
+    program is stuck: a separate thread would notify even while the main loop is stuck. A
+    notification that cannot be sent is dropped, since systemd would rather restart a program than
+    have it fail.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -41,9 +42,9 @@ class ServiceManager:
         threads for some 20 ms each time to find nothing.
 
         Args:
-            signals: Ask for reloads.
+            signals: Request reloads.
             reload: Loads certificates and settings again.
-            stuck: Returns the name of what is stuck; "" if nothing is.
+            stuck: Returns the name of a loop that is stuck; "" if none is.
         """
         gc.collect()
         gc.freeze()

@@ -15,14 +15,14 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class StopSignals:
     """While open, the first signal is recorded and ends waits; a second one interrupts.
 
-    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. Nor does it
-    end the process after the command has: it is ignored from then on. An ignored SIGHUP (nohup)
-    stays ignored. Make it in the main thread, which is the one that gets signals.
+    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. Once the
+    command has ended, SIGHUP is ignored, so that it cannot end the process early. An ignored SIGHUP
+    (nohup) stays ignored. Make it in the main thread, which is the one that gets signals.
 
-    Threads:
-        The main thread only. `_received` is set by its signal handler, between any two
-        instructions. A poll ends by the byte that the interpreter writes to a pipe when the signal
-        arrives: a handler would be called after a poll that the signal came just before.
+    Threads: The main thread only. `_received` is set by its signal handler, between any two
+        instructions. The interpreter writes a byte to a pipe when a signal arrives, and that byte
+        ends a poll. The handler could not: if the signal arrives just before a poll, the handler
+        runs only after it.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""ClaimReading: decides which messages of a claim a member delivers, and what must happen first.
+"""ClaimReading: decides which messages of a claim a member delivers, and what to do before each.
 
 Pure: the reader and the clock are passed to it.
 """
@@ -32,7 +32,7 @@ class OnTrouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages a member handles; the others count as handled. The same for all members."""
+    """Which messages the members handle; all others count as handled. Equal for all members."""
 
     sessions: SessionFilter
     where: Where
@@ -75,7 +75,7 @@ class Reporting(Protocol):
 
     @property
     def position(self) -> Position:
-        """Return up to where the group was done, by the nodes' last answer."""
+        """The position up to which the group was done, by the nodes' last answer."""
 
     def progress(self, claim: HeldClaim, position: Position) -> None:
         """Record that everything before a position is handled."""
@@ -87,7 +87,7 @@ class Reporting(Protocol):
         """Ask for more soon."""
 
     def give_back(self) -> None:
-        """Give back what no handler was given."""
+        """Give back the ranges of which no message was given to a handler."""
 
     def close(self) -> None:
         """Report what is done, and ask for nothing more."""
@@ -180,7 +180,7 @@ class ClaimReading:
             self._claims.progress(claim, claim.done)
 
     def _read(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Delivery | None]:
-        """Read the wanted messages of a claim; None while the copy lags.
+        """Yield the wanted messages of a claim, or None while the copy lags.
 
         If the copy stalls, the claim is left to members whose copies have it.
         """
@@ -207,7 +207,7 @@ class ClaimReading:
     def _next_batch(self, reader: ClaimReader, claim: HeldClaim) -> Batch | None:
         """Return the next batch; None if none came in time, or after a gap that may be skipped.
 
-        The reader raises at every gap: what only this copy lacks is never skipped.
+        The reader raises at every gap; a gap that only this copy has is never skipped.
         """
         try:
             return reader.next_batch(WAIT_S)
@@ -256,10 +256,10 @@ def is_over(claims: Reporting, until: Position | None) -> bool:
 def handled_before(
     open_claims: Sequence[HeldClaim], position: Position, claims: Reporting
 ) -> HeldClaim | None:
-    """Count the messages delivered from earlier ranges as handled; return the message's range.
+    """Count the messages of earlier ranges as handled; return the range of the given message.
 
-    That is the last one that holds it: a rejected message comes again in a range of its own. None
-    if the message was given to another member meanwhile.
+    If several ranges contain its position, the last one counts: a rejected message comes again in a
+    range of its own. Returns None if the message was given to another member meanwhile.
     """
     for place in reversed(range(len(open_claims))):
         if open_claims[place].first <= position < open_claims[place].end:

@@ -35,15 +35,16 @@ class Claims:
         follow: bool = True,
         log: Callable[[], str] = lambda: "",
     ) -> None:
-        """Begin to ask.
+        """Begin to ask the nodes for ranges.
 
         Args:
-            nodes: sends requests; closed with this.
+            nodes: sends requests; closed when this is closed.
             group: the group that was joined.
             member: this member's name.
-            loop: says when a request is due.
-            position: up to where the group is done.
-            follow: whether more may come after the end; otherwise the end is asked for often.
+            loop: the event loop that makes requests when they are due.
+            position: the position up to which the group is done.
+            follow: whether more may come after the end; if not, the nodes are asked more often
+                whether the group is done.
             log: returns the id of the log that the copy has; "" while it is not known.
         """
         self._nodes, self._log = nodes, log
@@ -67,11 +68,11 @@ class Claims:
 
     @property
     def position(self) -> Position:
-        """Return up to where the group was done, by the nodes' last answer."""
+        """The position up to which the group was done, by the nodes' last answer."""
         return self._state.position
 
     def next(self, is_over: Callable[[], bool], timeout_s: float) -> HeldClaim | None:
-        """Return the next range; None if it is over, or none came in time.
+        """Return the next range; None if `is_over` returns True, or none came in time.
 
         Raises:
             Refused: this is no longer a member.
@@ -97,12 +98,12 @@ class Claims:
     ) -> None:
         """Record that everything before a position is handled; with `sync`, wait until nodes agree.
 
-        The wait ends early once `gives_up` returns True, which is asked whenever there is news.
+        The wait ends early once `gives_up`, which is called whenever there is news, returns True.
 
         Raises:
             ClaimLost: with `sync`, the claim went to another member.
             Refused: with `sync`, this is no longer a member.
-            Stopped: with `sync`, it was closed first.
+            Stopped: with `sync`, this was closed first.
         """
         with self._news:
             state = self._state
@@ -128,7 +129,7 @@ class Claims:
             self._plan()
 
     def give_back(self) -> None:
-        """Give back what no handler was given; ask for nothing until the copy has grown."""
+        """Give back ranges that no handler has begun; ask for more once the copy has grown."""
         with self._news:
             self._state.give_back()
             self._plan()
@@ -147,7 +148,7 @@ class Claims:
             return lost
 
     def close(self) -> None:
-        """Report what is done, give back what was not begun, and end. Idempotent.
+        """Report what is done, give back ranges that were not begun, and end. Idempotent.
 
         Does nothing in a forked child: the claims and the connection are its parent's.
         """
@@ -164,7 +165,7 @@ class Claims:
             self._nodes.close()
 
     def _abandon(self) -> None:
-        """In a forked child: close its copy of the connection, and replace a lock that is held."""
+        """In a forked child: close its copy of the connection; replace a lock that may be held."""
         self._news = threading.Condition()
         self._state.is_closing = True
         self._nodes.close()
@@ -206,7 +207,7 @@ class Claims:
             self._broken(RtError(spoken(error)))
 
     def _broken(self, error: RtError) -> None:
-        """End the member: it cannot show any more that it is alive."""
+        """End this member, because it can no longer send signs of life."""
         with self._news:
             self._state.error = self._state.error or error
             self._news.notify_all()

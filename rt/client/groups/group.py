@@ -1,4 +1,4 @@
-"""Group: a name under which several programs divide a stream, and how they do it."""
+"""Group: the name and settings under which several programs divide a stream."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ class Group:
         retry_s: how long a rejected message waits before it is delivered again.
         work_s_max: a member whose handler takes longer than this for one message counts as dead.
         pin_bytes: how many unhandled bytes at most the nodes keep despite the rules `time` and
-            `limit`; the certificate needs a grant of leases for it.
+            `limit`; this needs a certificate with a grant of leases.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Group:
 class Delivery(Message):
     """A message as delivered to a member of a group.
 
-    `redelivered` says how often a handler may have been given it before; 0 the first time.
+    `redelivered` is how often a handler may have received it before; 0 the first time.
     """
 
     redelivered: int = 0
@@ -89,7 +89,7 @@ class Delivery(Message):
 
 
 class DeadLetter(NamedTuple):
-    """A message that no handler of a group could handle, as it is published.
+    """A message that no handler of a group could handle, in the form in which it is published.
 
     Examples:
         >>> letter = DeadLetter("etl", Position(64), "jfk", 7, b"AA1", 5, "rejected", b"AA1 late")
@@ -108,7 +108,7 @@ class DeadLetter(NamedTuple):
     headers: dict[str, bytes] | None = None  # None if it has none
 
     def encode(self) -> bytes:
-        """Encode it: a line of JSON, then the message's own payload."""
+        """Encode the letter as a line of JSON, followed by the message's own payload."""
         fields = {
             **self._asdict(), "position": str(self.position),
             "key": base64.b64encode(self.key).decode(),

@@ -55,9 +55,9 @@ class GroupSubscriber:
     requested, or when the `with` block ends without an exception. With `ack="explicit"` only `ack`
     counts. There is no order between members, nor for messages that are delivered again.
 
-    Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any, and read
-        `_open`, a list that the iterating thread replaces and never changes. The rest belongs to
-        that thread, as long as it has it in `_use`.
+    Threads: one thread iterates; any thread may call `ack`, `reject`, `stop` and `close`, which
+    read `_open`, a list that the iterating thread replaces and never changes. The rest belongs to
+    the iterating thread while `_use` records it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GroupSubscriber:
         publish: Publish,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """Made by `rt.client.client.Client.subscriber`.
+        """Made by `rt.client.client.Client.subscriber`; do not call it yourself.
 
         Args:
             group: the group that was joined.
@@ -80,9 +80,10 @@ class GroupSubscriber:
             reader: returns a reader of the copy from a position on.
             wanted: which messages, and how they are acknowledged.
             watch: watches the copy.
-            until: iteration ends once the group has handled everything before this; None never.
+            until: iteration ends once the group has handled everything before this position; None
+                never ends.
             publish: publishes a dead letter by key and payload, and returns once it is merged.
-            stalled_s: as of `ClaimReading`.
+            stalled_s: as for `ClaimReading`.
         """
         self._group = group
         self._claims = claims
@@ -111,7 +112,7 @@ class GroupSubscriber:
 
     @property
     def acked(self) -> Position:
-        """Everything before this position was handled by some member, as of the last report."""
+        """Members of the group have handled everything before this position, by the last report."""
         return self._claims.position
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -131,7 +132,7 @@ class GroupSubscriber:
 
         Raises:
             GapError: messages were archived before they were handled; they count as handled. If
-                only this machine's copy lacks them, another member gets them, and this one ends,
+                only this machine's copy lacks them, another member gets them, and this member ends,
                 whatever `on_gap` says.
             CorruptLog: the copy is damaged.
             Refused: the group was forgotten, or belongs to others.
@@ -174,11 +175,11 @@ class GroupSubscriber:
                 messages = self.messages(WAIT_S)
 
     def ack(self, message: Message | None = None, *, sync: bool = False) -> None:
-        """Count everything delivered up to a message as handled.
+        """Count all messages delivered so far, up to and including `message`, as handled.
 
         Args:
             message: the last handled message; by default the last one delivered.
-            sync: return once the nodes have agreed on it; otherwise they learn of it within a third
+            sync: wait until the nodes have agreed on it; otherwise they learn of it within a third
                 of `silence_s`.
 
         Raises:
@@ -222,7 +223,7 @@ class GroupSubscriber:
 
         Args:
             handler: what to call.
-            reject: after these errors of the handler the loop continues; after others it ends.
+            reject: the loop continues after these errors of the handler, and ends after all others.
         """
         for message in self.messages():
             is_handled = False
@@ -243,7 +244,7 @@ class GroupSubscriber:
         self._claims.grown()
 
     def close(self) -> None:
-        """Stop, report what is handled, and leave the rest to other members. Idempotent.
+        """Stop, report what is handled, and return the rest to the group. Idempotent.
 
         If another thread is waiting for messages, that thread releases the files as it ends.
         """
@@ -305,7 +306,7 @@ class GroupSubscriber:
                 self._wanted.trouble.on_event(event)
 
     def _report_no_match(self) -> None:
-        """Report once the names that match nothing this member was given."""
+        """Report once which wanted names matched none of the messages this member was given."""
         self._matching.has_given = self._reading.has_given
         unmatched = self._matching.look(has_matched=self._reading.has_matched)
         if unmatched is None:
@@ -324,7 +325,7 @@ class GroupSubscriber:
             self._handed_out = None
 
     def _take_back(self, message: Delivery | None) -> None:
-        """Deliver again what a cancelled caller did not get."""
+        """Put back a message whose receiver was cancelled, so that it is delivered next."""
         if message is not None and self._source is not None:
             rest, self._handed_out = self._source, None
             self._source = _chain(message, rest)

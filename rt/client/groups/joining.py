@@ -33,13 +33,12 @@ def join(
         begin: where a new group begins.
         wanted: which messages are wanted, and how they are acknowledged.
         copy: the copy to read.
-        nodes: sends requests, and is closed at the end; and publishes dead letters by session, key
-            and payload.
+        nodes: a client for requests, which is closed with the subscriber; and a function that
+            publishes a dead letter, given session, key and payload.
 
     Raises:
         Refused: the group has other settings, or belongs to others.
-        RtError: no node answers, or none leads.
-        As `StreamCopy.begin`.
+        RtError: no node answers, or none leads. As for `StreamCopy.begin`.
     """
     group = Group(group) if isinstance(group, str) else group
     asking, letters = nodes
@@ -80,7 +79,7 @@ def _log_of(directory: str) -> str:
 
 
 def _latest_end(asking: AdminClient, name: str) -> Position:
-    """Return where the stream ends now; with a node of an earlier version, a moment ago."""
+    """Return where the stream ends now; a node of an earlier version may say where it ended."""
     answer = asking.ask({"do": "groups", "name": name, "latest": True})
     with reading_answers():
         return Position.parse(str(answer["end"]))

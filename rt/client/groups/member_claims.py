@@ -1,4 +1,4 @@
-"""MemberClaims: one member's claims, its next request, and what an answer means."""
+"""MemberClaims: one member's claims; makes its requests and interprets the answers."""
 
 import logging
 from collections import deque
@@ -26,17 +26,17 @@ class HeldClaim:
 
     Attributes:
         number: the claim's number.
-        first: where it begins.
-        end: where it ends.
+        first: where the range begins.
+        end: where the range ends.
         deliveries: how often its first message was delivered, this time included.
         is_dead: whether its first message is to become a dead letter.
         done: everything before it is handled.
-        sent: how much of that the nodes have agreed on.
-        unsure: how much of it was reported in a request whose answer was lost.
+        sent: everything before it is agreed on by the nodes as handled.
+        unsure: everything before it was reported as handled in a request whose answer was lost.
         handed: everything before it was given to the handler.
         tail: the end of its last wanted message, once the range was read whole.
         read_to: everything before it was read, or is gone.
-        is_lost: whether it went to another member, or was given back.
+        is_lost: whether the range went to another member, or was given back.
     """
 
     number: int
@@ -54,23 +54,23 @@ class HeldClaim:
 
     @property
     def goes_on(self) -> Position:
-        """Return where a reader finds what was not delivered yet."""
+        """Return where a reader continues with messages that were not delivered yet."""
         return max(self.done, self.handed, self.read_to)
 
     @property
     def is_open(self) -> bool:
-        """Whether the nodes still have to agree on something of it."""
+        """Whether part of the range is not yet agreed on as handled."""
         return self.sent < self.end and not self.is_lost
 
 
 class MemberClaims:
     """The claims of one member; it has no thread, clock or socket.
 
-    A node with outdated knowledge may wrongly call a claim lost, the work done or the group
-    unknown. So before a final decision, this asks again and requires the latest state.
+    A node that lags may wrongly call a claim lost, the work done or the group unknown. So before it
+    accepts that, this asks again and requires the latest state.
 
     Attributes:
-        position: up to where the group was done, by the nodes' last answer.
+        position: the position up to which the group was done, by the nodes' last answer.
         is_done: whether the group had handled everything when this member last asked for more.
         error: why nothing more can follow, once that is certain.
         is_closing: whether to ask for nothing more.
@@ -78,7 +78,7 @@ class MemberClaims:
     """
 
     def __init__(self, group: Group, member: str, position: Position, *, follow: bool) -> None:
-        """Begin without claims; arguments as of `rt.client.groups.claims.Claims`."""
+        """Begin without claims; arguments as for `rt.client.groups.claims.Claims`."""
         self.position = position
         self.is_done = False
         self.error: RtError | None = None
@@ -100,11 +100,11 @@ class MemberClaims:
 
     @property
     def has_something(self) -> bool:
-        """Whether anything is held, or still to be reported."""
+        """Whether any claim is held, or any rejection is still to be reported."""
         return bool(self.held or self._failed)
 
     def rest(self) -> None:
-        """Note that nothing is being handled."""
+        """Record that the handler has nothing to do, so that it does not count as stuck."""
         self._pace.moved_s = None
 
     def next(self, now_s: float) -> HeldClaim | None:
@@ -121,7 +121,7 @@ class MemberClaims:
         return self._queue.popleft()
 
     def progress(self, claim: HeldClaim, position: Position, now_s: float) -> Position:
-        """Record that everything before a position is handled; return how much of the claim is."""
+        """Record that everything before a position is handled; return the end of that part."""
         self._pace.moved(now_s)
         is_whole = claim.tail is not None and position >= claim.tail
         claim.done = max(claim.done, claim.end if is_whole else position)
@@ -162,7 +162,7 @@ class MemberClaims:
         self._pace.is_behind = False
 
     def give_back(self) -> None:
-        """Give back what no handler was given; ask for nothing until the copy has grown."""
+        """Give back ranges that no handler has begun; ask for more once the copy has grown."""
         for claim in self.held.values():
             if claim.handed <= claim.done < claim.end and not claim.is_lost:
                 claim.is_lost = True
@@ -195,10 +195,10 @@ class MemberClaims:
         return asked_s + (sign_s if self.is_done else min(sign_s / 2, self._pace.ask_s))
 
     def said(self, now_s: float, log: str = "") -> dict[str, Any]:
-        """Return the next request; `log` is the id of the log that the copy has, if it is known.
+        """Return the next request; `log` is the id of the copy's log, if it is known.
 
-        Two clusters that continue one log number their claims alike. So a request names the log,
-        and what is held of another one is given up.
+        After a promotion, two clusters may give the same number to different claims. So a request
+        names the log, and claims from another log are given up.
         """
         if log and self._request.get("log", log) != log:
             self._begin_again()
@@ -252,7 +252,7 @@ class MemberClaims:
         self._is_troubled = False
 
     def not_said(self, request: dict[str, Any], error: Exception) -> None:
-        """Note that a request failed, so that it is repeated: what was done stays done."""
+        """Record that a request failed, so that its reports are sent again."""
         if isinstance(error, Refused) and error.code == OTHER_LOG:  # where the copy will follow
             self._begin_again()
         else:
@@ -272,7 +272,7 @@ class MemberClaims:
         self._is_troubled = True
 
     def _begin_again(self) -> None:
-        """Give up all that is held: the cluster that continues its log hands that out again."""
+        """Give up all claims; the cluster that continues the log hands their messages out again."""
         for number in [*self.held]:
             self._lose(number)
         self._failed.clear()

@@ -40,7 +40,7 @@ class Values(NamedTuple):
 
 
 def filter_name(*parts: object) -> str:
-    """Return a checkpoint's name, which is different for each selection of messages.
+    """Return a checkpoint's name, which differs for each selection of messages.
 
     >>> filter_name(b"eu-", None) == filter_name(b"us-", None)
     False
@@ -60,21 +60,21 @@ def choice_parts(
 class Checkpoint:
     """Two session logs, written in turn: a message for each key, then one that describes them.
 
-    A checkpoint counts if it is whole: its last message says how many there are, of which log and
-    up to where. A checkpoint that is not whole, or damaged, is ignored; then the other, older one
-    is used, if there is one, and more of the stream is read again.
+    A checkpoint is valid if it is whole: its last message says how many messages it has, which log
+    they are from and up to which position. A checkpoint that is not whole, or damaged, is ignored;
+    then the other, older one is used, if there is one, and more of the stream is read again.
 
     Of several programs with the same selection, one stores; the others cannot until it has closed.
     """
 
     def __init__(self, root: str, stream: str, name: str, log_id: str) -> None:
-        """Set its name; opens nothing.
+        """Prepare; this opens no file.
 
         Args:
             root: directory that holds the streams.
             stream: name of the stream.
             name: the name of the checkpoint, see `filter_name`.
-            log_id: id of the merged log; values of another log do not count.
+            log_id: id of the merged log; values from another log are ignored.
         """
         self.directory = os.path.join(
             stream_directory(root, stream), DIRECTORY, parse_session(name)

@@ -45,14 +45,14 @@ class CursorState:
     share: str | None = None
 
     def encode(self) -> bytes:
-        """Encode it, with a CRC."""
+        """Encode the state, with a CRC."""
         log_id = bytes.fromhex(self.log_id).ljust(16, b"\0")
         share = _ANY_SHARE if self.share is None else self.share.encode()
         body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id, share)
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
     def carried(self, new: str, cut: Position) -> "CursorState":
-        """Return it in the log that continues its own from `cut`; never beyond that."""
+        """Return the state for the log `new`, which continues this one's from `cut`."""
         moved = min(self.position, cut)
         return replace(self, position=moved, epoch=self.epoch + 1, log_id=new)
 
@@ -105,16 +105,16 @@ def remove_cursor(root: str, stream: str, name: str) -> None:
 
 
 def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> None:
-    """Give the cursors of a log that ended to the log that continues it, durably.
+    """Move the cursors of a log that ended to the log that continues it, durably.
 
     Args:
         root: directory under which streams live.
         stream: name of the stream.
         old: the id of the log that ended.
         new: the id of the log that continues it.
-        cut: where it does so; a cursor beyond is moved back to there.
+        cut: where the new log continues; a cursor beyond is moved back to there.
 
-    One that a program is reading with is left to that: see `LocalCursor.carry`.
+    A cursor in use is left to the program that uses it: see `LocalCursor.carry`.
 
     Raises:
         CorruptLog: a cursor's file is damaged.
@@ -184,11 +184,13 @@ class LocalCursor:
             stream: name of the stream.
             name: the name of the cursor.
             share: the share of the keys that is read with it; None if none is read.
-            interval_s: how often acknowledgements are stored; a crash repeats what came since.
+            interval_s: how often acknowledgements are stored; after a crash, messages acknowledged
+                since then are repeated.
             disk: the disk to store on; the operating system's by default.
 
         Raises:
-            Misuse: the name is wrong, another reader holds the cursor, or it is of another share.
+            Misuse: the name is wrong, another reader holds the cursor, or it belongs to another
+                share.
             CorruptLog: its file is damaged.
         """
         self.name = parse_cursor(name)
@@ -214,11 +216,11 @@ class LocalCursor:
 
     @property
     def state(self) -> CursorState:
-        """Return what is acknowledged, stored or not."""
+        """The acknowledged state, whether it is stored yet or not."""
         return self._unstored or self._state
 
     def _known(self, share: str | None) -> CursorState:
-        """Return what is stored, as the cursor of this share."""
+        """Return the stored state, with this share; `Misuse` if it belongs to another share."""
         try:
             known = _read(self._path)
         except FileNotFoundError:
@@ -246,9 +248,10 @@ class LocalCursor:
             self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
 
     def carry(self, continued: ContinuedLog) -> None:
-        """Go on, durably, in the log that continues the cursor's, if that has ended.
+        """If the cursor's log has ended, move durably to the log that continues it.
 
-        A cursor that was opened before there was a copy does not know its log: it is of the first.
+        A cursor opened before there was a copy has no log id; it counts as one of the log that
+        ended.
 
         Raises:
             OSError: it cannot be stored.
@@ -274,7 +277,7 @@ class LocalCursor:
             sync: store it durably before this returns, and not within the interval.
 
         Raises:
-            OSError: it cannot be stored; the acknowledgement is kept in memory.
+            OSError: the acknowledgement cannot be stored; it is kept in memory.
             Stopped: the cursor was closed, and may have another reader.
         """
         with self._lock:

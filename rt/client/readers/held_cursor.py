@@ -1,4 +1,4 @@
-"""HeldCursor: what the holder of a registered cursor sends next, and what an answer means."""
+"""HeldCursor: makes the requests of a registered cursor's holder, and interprets the answers."""
 
 from typing import Any, Final
 
@@ -13,14 +13,14 @@ _TAKEN: Final = ("fenced", "unknown-cursor")
 class HeldCursor:
     """The state of one holder; it has no thread, clock or socket.
 
-    A node with outdated knowledge may wrongly call a held cursor taken or unknown. So the holder
-    asks again and requires the latest state before it believes that.
+    A node that lags may wrongly call a held cursor taken or unknown. So the holder asks again and
+    requires the latest state before it believes that.
 
     Attributes:
         name: the name of the cursor.
         epoch: the epoch that it was given.
         position: everything before it is acknowledged, agreed on or not.
-        sent: how much of that the nodes have agreed on.
+        sent: the position up to which the nodes have agreed on the acknowledgement.
         fenced: set once another reader has taken the cursor.
         log: the id of the log whose positions these are; "" while it is not known.
     """
@@ -40,7 +40,7 @@ class HeldCursor:
         self.position = max(self.position, position)
 
     def carry(self, continued: ContinuedLog) -> None:
-        """Go on in the log that continues the cursor's; its nodes are told again what they lack."""
+        """Move to the log that continues the cursor's; its nodes get the position again."""
         if self.log in ("", continued.old):
             self.log, self.sent = continued.new, START
             self.position = min(self.position, continued.cut)

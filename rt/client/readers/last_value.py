@@ -25,11 +25,10 @@ class LastValue(Mapping[bytes, Message]):
     """The last message of each key; a key whose last payload is empty is absent.
 
     Lookups never wait. Messages without a key are ignored. The values are stored from time to time
-    and by `close`, so that the next one reads only what came since.
+    and by `close`, so that the next `LastValue` reads only newer messages.
 
-    Threads:
-        Any thread may look, and set `_is_stopping`. The thread of `_run` alone changes `_values`, a
-        key in one step, and sets `_position` and `_error`.
+    Threads: Any thread may look values up and set `_is_stopping`. The thread of `_run` alone
+        changes `_values`, a key in one step, and sets `_position` and `_error`.
     """
 
     def __init__(
@@ -42,12 +41,12 @@ class LastValue(Mapping[bytes, Message]):
         keys_max: int,
         checkpoint_s: float,
     ) -> None:
-        """Made by `rt.client.client.Client.last_value`.
+        """Made by `rt.client.client.Client.last_value`; do not call it yourself.
 
         Args:
             reader: returns a reader from a position on, which reports events.
             checkpoint: where the values are stored.
-            values: what was stored there.
+            values: the values that were stored there.
             complete: returns the stream's end once the copy has reached it; raises if that takes
                 longer than the given seconds.
             keys_max: more keys than this are an error.
@@ -85,8 +84,8 @@ class LastValue(Mapping[bytes, Message]):
         """Wait until everything is included that was merged when this was called.
 
         Raises:
-            TimeoutError: it is not, or no node says where the stream ends.
-            RtError: it cannot be read; every lookup raises that, too.
+            TimeoutError: that took too long, or no node says where the stream ends.
+            RtError: the stream cannot be read; every lookup raises that error, too.
         """
         end_s = time.monotonic() + timeout_s
         end = self._complete(timeout_s)
@@ -102,7 +101,7 @@ class LastValue(Mapping[bytes, Message]):
         len(self)
 
     def _read_to(self, log: LogDirectory, end: Position) -> Position:
-        """Return where reading continues; checks the manifest only where it matters."""
+        """Return where reading continues; rereads the manifest only if `end` is not reached yet."""
         position = self._position
         if position < end:
             log.refresh()
@@ -127,7 +126,7 @@ class LastValue(Mapping[bytes, Message]):
         return f"<LastValue of {len(self._values)} keys, up to {self._position}>"
 
     def _demand_whole(self) -> None:
-        """Raise the error that ended the following: values that silently grow old are wrong."""
+        """Raise the error that ended following, since the values are no longer up to date."""
         if self._error is not None:
             raise self._error
 
@@ -145,7 +144,7 @@ class LastValue(Mapping[bytes, Message]):
             self._reader.close()
 
     def _follow(self) -> bool:
-        """Take what is there, until nothing comes for a while or it is time to store."""
+        """Read messages until none comes for a while or it is time to store; False if stopping."""
         due_s = self._stored_s + self._checkpoint_s
         for message in self._reader.messages(_LOOK_S):
             if message.key:
@@ -177,7 +176,7 @@ class LastValue(Mapping[bytes, Message]):
             _log.warning("last values: %s; those of its keys are older", event)
 
     def _store(self) -> None:
-        """Store the values, unless nothing has come since."""
+        """Store the values, unless nothing has come since the last time."""
         if self._position != self._stored_to:
             self._checkpoint.store(Values(self._position, self._values))
         self._stored_to, self._stored_s = self._position, time.monotonic()

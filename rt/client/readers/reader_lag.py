@@ -1,4 +1,4 @@
-"""ReaderLag: notices that a reader has not had the end of the stream for too long."""
+"""ReaderLag: notices that a reader has lagged the end of the stream for too long."""
 
 import time
 from collections.abc import Callable
@@ -30,12 +30,12 @@ def checked_lag(lag_max_s: float | None, on_lag: str, *, follow: bool, is_member
 
 
 class ReaderLag:
-    """Asks the nodes where the stream ends, and when the reader has reached that.
+    """Asks the nodes where the stream ends, and records when the reader has reached that end.
 
-    The lag is the age of the latest question whose answer the reader has reached, so no clock of
-    another machine counts, and a cluster that cannot answer is lag as well.
+    The lag is the age of the latest question whose answer the reader has reached, so it depends on
+    no other machine's clock, and also grows while the cluster cannot answer.
 
-    Threads: the one that iterates; then the one that closes the reader.
+    Threads: only the thread that iterates uses it; at the end, the thread that closes the reader.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class ReaderLag:
         """Begin as if the end had just been read.
 
         Args:
-            lag_max_s: how old the latest end that was reached may be.
+            lag_max_s: how old the question whose answer was reached last may be.
             on_lag: `raise` a `LagError`, or `notify` through `on_event`.
             on_event: called with `Lagging` once, and with `Current` when that is over.
-            ask: asks where the stream ends, as `StreamCopy.ask_end`.
+            ask: asks where the stream ends, like `StreamCopy.ask_end`.
             why: returns what the copy waits for.
-            clock: returns the time in seconds, as of `EndWait.asked_s`.
+            clock: returns the time in seconds, by the same clock as `EndWait.asked_s`.
         """
         self._lag_max_s, self._on_lag, self._on_event = lag_max_s, on_lag, on_event
         self._ask, self._why, self._clock = ask, why, clock
@@ -70,7 +70,8 @@ class ReaderLag:
         """Check the lag before a reader at `position` looks for messages.
 
         Raises:
-            LagError: it lags, and `on_lag` is `raise`; once until the reader is current again.
+            LagError: the reader lags, and `on_lag` is `raise`; raised once, until it is current
+                again.
         """
         now_s = self._clock()
         asked = self._asked
@@ -88,18 +89,18 @@ class ReaderLag:
             self._report(position, now_s - self._current_s)
 
     def read_all(self, position: Position) -> None:
-        """Note that everything was read that was in the copy at the last `look`."""
+        """Record that the reader has read all that the copy had at the last `look`."""
         if self._has_copy:
             self._reach(position)
 
     def close(self) -> None:
-        """End the question that is open. Idempotent; any thread, once nothing is read."""
+        """Cancel the open question. Idempotent; any thread may call it when reading has ended."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.close()
 
     def _reach(self, position: Position) -> None:
-        """Be current as of the question that was asked."""
+        """Record that the reader has all that was merged when the last question was asked."""
         self._has_copy = False
         self._current_s = self._asked_s
         self.close()

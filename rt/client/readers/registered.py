@@ -38,9 +38,9 @@ class Registered:
         name: the name of the cursor; its readers use certificates of one name.
         takeover: what to do while another reader holds it: `refuse` raises, `wait` waits until it
             has died or closed, and `fence` takes the cursor from it.
-        silence_s: after this long without a sign of life, another reader may take it.
+        silence_s: another reader may take the cursor after this long without a sign of life.
         pin_bytes: how many unacknowledged bytes at most the nodes keep despite the rules `time` and
-            `limit`; the certificate needs a grant of leases for it.
+            `limit`; this needs a certificate with a grant of leases.
         wait_s: how long `wait` waits; None waits for ever.
     """
 
@@ -59,28 +59,28 @@ class Registered:
 class RegisteredReader:
     """The holder of one registered cursor (the interface of `LocalCursor`).
 
-    It sends the nodes several signs of life in `silence_s`, and acknowledgements once a second.
-    After a takeover every call raises `Fenced`.
+    It sends the nodes several signs of life within each `silence_s`, and acknowledgements once a
+    second. After a takeover every call raises `Fenced`.
 
-    Threads:
-        `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by a thread of the
-        loop's that shows signs of life, by `ack` with `sync`, and by `open_at` and `close`, one at
-        a time. `_is_troubled` belongs to the loop, which sets `_error` once; `lost` is set before
-        the cursor can be lost.
+    Threads: `_lock` guards `_held`, and `_asking` guards `_nodes`: one request is made at a time:
+        by a thread of the loop that sends signs of life, by `ack` with `sync`, or by `open_at` or
+        `close`. `_is_troubled` belongs to the loop, which sets `_error` once. The owner sets `lost`
+        before the cursor can be lost.
     """
 
     def __init__(self, nodes: AdminClient, cursor: Registered, share: str, loop: EventLoop) -> None:
         """Take the cursor.
 
         Args:
-            nodes: sends requests; closed with this reader, or if it does not get the cursor.
+            nodes: sends requests; closed with this reader, or when the cursor cannot be taken.
             cursor: its name, and how to take it.
             share: the share of the keys that is read with it; "" for all.
-            loop: says when a sign of life is due.
+            loop: the event loop that sends signs of life when they are due.
 
         Raises:
-            Refused: `held` by another reader, `share` if it is of another one, or not granted.
-            TimeoutError: it is still held after `wait_s`.
+            Refused: with code `held`, another reader holds the cursor; with `share`, it belongs to
+                another share; or the certificate has no grant for it.
+            TimeoutError: another reader still holds it after `wait_s`.
             Misuse: a setting is out of range.
             RtError: no node answers, or none leads.
         """
@@ -114,7 +114,7 @@ class RegisteredReader:
 
     @property
     def state(self) -> CursorState:
-        """Return what is acknowledged, stored or not."""
+        """The acknowledged state, whether the nodes have stored it yet or not."""
         return CursorState(self._held.position, self._held.epoch, 0, "")
 
     @property
@@ -128,7 +128,7 @@ class RegisteredReader:
             self._held.log = log_id
 
     def carry(self, continued: ContinuedLog) -> None:
-        """Go on in the log that continues the one that was read, if that has ended."""
+        """If the log that was read has ended, move to the log that continues it."""
         with self._lock:
             self._held.carry(continued)
 
@@ -147,9 +147,9 @@ class RegisteredReader:
 
         Raises:
             Fenced: another reader has taken the cursor; nothing was acknowledged.
-            Stopped: it was closed; nothing was acknowledged.
-            Refused: with `sync`, no majority decided it in time; it is sent again.
-            RtError: with `sync`, no node answers, or none leads; it is sent again.
+            Stopped: the reader was closed; nothing was acknowledged.
+            Refused: with `sync`, no majority agreed in time; the acknowledgement is sent again.
+            RtError: with `sync`, no node answers, or none leads; the acknowledgement is sent again.
         """
         self.demand_held()
         if self.is_closed:
@@ -187,7 +187,7 @@ class RegisteredReader:
         self._nodes.close()
 
     def _turn(self) -> float | Aside:
-        """Have a sign of life sent, if one is due; return when to look again."""
+        """Send a sign of life if one is due, in a thread; return the time of the next check."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         return Aside(partial(self._send, is_sign=True), self._sent)
@@ -226,7 +226,7 @@ class RegisteredReader:
 
 
 def _taken(nodes: AdminClient, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
-    """Open the cursor; waits for its holder to end, if the settings say so."""
+    """Open the cursor at the nodes; wait for its present holder to end, if the settings say so."""
     end_s = None if wait_s is None else time.monotonic() + wait_s
     while True:
         try:

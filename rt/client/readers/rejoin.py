@@ -1,4 +1,4 @@
-"""Rejoin: makes a copy of a log that ended a copy of the log that continues it."""
+"""Rejoin: turns a copy of a log that ended into a copy of the log that continues it."""
 
 import os
 import shutil
@@ -35,10 +35,11 @@ class Rejoined:
 
     Attributes:
         end: where the copy ends now.
-        beyond: what it had after the cut: spans of sequence numbers by session.
-        aside: the directory that keeps the log as it was; "" if it had nothing after the cut. Files
-            before the cut are shared with the copy, and are archived with its.
-        cursors: by name, the position of each cursor that was beyond the cut, where it is now.
+        beyond: what the copy had after the cut: spans of sequence numbers by session.
+        aside: the directory that keeps the log as it was; "" if it had nothing after the cut. It
+            shares the files before the cut with the copy, and archiving one empties it in both.
+        cursors: the former position of each cursor that was beyond the cut, by name; all are at the
+            cut now.
     """
 
     end: Position
@@ -48,26 +49,26 @@ class Rejoined:
 
     @property
     def messages(self) -> int:
-        """How many messages it had after the cut."""
+        """How many messages the copy had after the cut."""
         return count_messages(self.beyond)
 
 
 def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
-    """Cut a copy to what both logs share, and give it the id of the log that goes on.
+    """Cut a copy to what both logs share, and give it the id of the log that continues.
 
-    What is beyond the cut stays on disk, in a directory beside the copy, with a list of it. If this
-    is interrupted, it is completed when it is called again.
+    Everything after the cut stays on disk, in a directory beside the copy, with a list of it. If
+    this is interrupted, call it again to complete it.
 
     Args:
         root: the directory of the copy; of a node that has stopped, or of a puller.
         stream: its stream.
         succession: which log continues it.
-        is_dry: whether only to say what would happen.
+        is_dry: whether to change nothing, and only return what would happen.
 
     Raises:
-        Misuse: it is in use, it is a copy of another log, or it differs before the cut.
+        Misuse: the copy is in use, belongs to another log, or differs before the cut.
         CorruptLog: it is damaged.
-        OSError: the disk failed; the copy is as it was, or as it is to be.
+        OSError: the disk failed; the copy is either unchanged or completely cut.
     """
     top = stream_directory(root, stream)
     path, cut = os.path.join(top, MERGED_NAME), Position.parse(succession.cut)
@@ -100,7 +101,7 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
 
 
 def rejoin_running(root: str, stream: str, succession: Succession) -> str:
-    """Rejoin a copy that a running puller has let go, and return what happened, as a sentence.
+    """Rejoin a copy that a running puller has released; return a sentence about what happened.
 
     Arguments and errors as for `rejoin`.
     """
@@ -126,7 +127,7 @@ def _kept(aside: str, cut: Position) -> dict[str, Spans] | None:
 
 
 def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIdentity:
-    """Return the identity of a copy that can be cut, or was.
+    """Return the identity of a copy that can be cut, or was cut before.
 
     Raises:
         Misuse: it is of another log, or differs before the cut.
@@ -147,7 +148,7 @@ def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIden
 
 
 def _beyond(root: str, stream: str, old: str, cut: Position) -> dict[str, Position]:
-    """Return the cursors beyond the cut."""
+    """Return the cursors that are beyond the cut, with their positions."""
     found = {}
     for name, state in read_cursors(root, stream).items():
         if state.log_id in ("", old) and state.position > cut:
@@ -156,13 +157,13 @@ def _beyond(root: str, stream: str, old: str, cut: Position) -> dict[str, Positi
 
 
 def _aside(path: str, old: str) -> str:
-    """Return where a copy of the log that ended is moved to: no program reads such a name."""
+    """Return where the copy of the ended log is moved: a name that no program reads."""
     top, name = os.path.split(path)
     return os.path.join(top, f"{SET_ASIDE}{name}.{old[:_ID_DIGITS]}")
 
 
 def _continued(succession: Succession, cut: Position, found: Rejoined) -> ContinuedLog:
-    """Return what running readers of the copy are told."""
+    """Return the record that tells running readers of the copy where to continue."""
     number = succession.number
     return ContinuedLog(
         succession.old, succession.new, cut, number, number + found.messages, found.aside
@@ -172,7 +173,7 @@ def _continued(succession: Succession, cut: Position, found: Rejoined) -> Contin
 def _cut(
     log: LogDirectory, cut: Position, old: LogIdentity, found: Rejoined, known: ContinuedLog
 ) -> None:
-    """Put what both logs share in the place of a copy, which is moved aside."""
+    """Replace a copy by what both logs share; move the old copy aside."""
     path, top = log.path, os.path.dirname(log.path)
     draft, aside = path + _DRAFT, _aside(path, old.id)
     identity = old._replace(id=known.new, created_ns=0)  # as a cluster's, whose nodes share it

@@ -47,10 +47,10 @@ class ConnectionSettings:
         return list(dict.fromkeys(parse_address(node) for node in self.nodes))
 
     def known_nodes(self, config: str = "") -> KnownNodes:
-        """Return the nodes as far as they are known, from a file that clients keep.
+        """Return the known nodes, from the settings and from a file that clients keep.
 
         Args:
-            config: path of the configuration, beside which the file is; "" for one beside the
+            config: path of the configuration, beside which that file is; "" for one beside the
                 stream's data.
         """
         beside = os.path.join(stream_directory(self.root, self.stream), _NODES_NAME)
@@ -67,7 +67,7 @@ class ConnectionSettings:
         return ask_any(self.addresses(), self.contexts(), request)
 
     def ask_latest(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask the leader, whose answer holds all that any node has confirmed; errors as `ask`."""
+        """Ask the leader, which knows all that any node has confirmed; errors as for `ask`."""
         return self.ask({**request, "latest": True})
 
     def contexts(self, *roles: CertificateRole, successions: Successions | None = None) -> Contexts:
@@ -75,10 +75,11 @@ class ConnectionSettings:
 
         Args:
             roles: the certificate must have one of these.
-            successions: what each connection hands on and hears; None for nothing.
+            successions: statements of which log continues another, which each connection sends and
+                receives; None for none.
 
         Raises:
-            Misuse: it has another role, has expired, or cannot be read.
+            Misuse: the certificate has another role, has expired, or cannot be read.
         """
         files = certificate_files(self.certs, self.identity)
         contexts = Contexts(files, client_context, self.stream)

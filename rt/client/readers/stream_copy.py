@@ -55,13 +55,14 @@ class StreamCopy:
         pulls: Callable[..., PullClient] = PullClient,
         known: KnownNodes | None = None,
     ) -> None:
-        """Dial nothing before the first reader.
+        """Prepare; nothing is dialled before the first reader.
 
         Args:
-            settings: where the stream is, and where the copy.
+            settings: the stream, its nodes, and the directory of the copy.
             loop: returns the client's event loop.
-            pulls: makes what fills the copy; a test may give it a disk that fails.
-            known: follows the members; None for nodes remembered beside the copy.
+            pulls: makes the puller that fills the copy; a test may pass one with a failing disk.
+            known: the nodes, kept up to date with the members; None for nodes recorded beside the
+                copy.
         """
         self.settings = settings
         self.known = known or settings.known_nodes()
@@ -83,7 +84,7 @@ class StreamCopy:
         return self._pull is not None or self._is_shared
 
     def configure(self, nodes: Sequence[str]) -> None:
-        """Go on with the nodes of a configuration that was read again; any thread may call it."""
+        """Use the nodes of a reloaded configuration from now on; any thread may call it."""
         with self._lock:
             self.settings = replace(self.settings, nodes=tuple(nodes))
             self.known.configure(self.settings.addresses())
@@ -102,21 +103,21 @@ class StreamCopy:
         follow: bool,
         wants: Callable[[str], bool] | None = None,
     ) -> ReadingSpan:
-        """Provide a copy in which a reader can begin; return where it begins, and where it may end.
+        """Provide a copy in which a reader can begin; return where it begins and must have read to.
 
         Args:
-            begin: where the reader wants to begin. A new copy begins at the file that holds this
-                place.
+            begin: where the reader wants to begin. A new copy begins with the file that holds this
+                position.
             timeout_s: how long to wait for everything that was merged when this was called:
                 without `follow`, or if the start is counted from the end or is a time.
             follow: whether the reader waits for more at the end.
-            wants: which sessions the last messages are counted of; None for all. Those of one
-                session may be anywhere, and a sequence number too: then a new copy begins with the
-                stream.
+            wants: for a start counted from the end, tells whether a session counts; None counts
+                all. The messages of one session may be anywhere in the stream, and so may a
+                sequence number: for either, a new copy begins with the stream.
 
         Raises:
-            TimeoutError: the copy has not come that far.
-            WriterFailed: it has ended.
+            TimeoutError: the copy has not got that far in time.
+            WriterFailed: the copy has ended.
             Misuse: the certificate is not a subscriber's.
             Stopped: the client is closed.
         """
@@ -134,17 +135,17 @@ class StreamCopy:
             return ReadingSpan(_place(log, begin, wants), None if follow else end)
 
     def earliest(self) -> Start:
-        """Return where a reader that wants everything begins; a copy that lacks it has a gap."""
+        """Return where a reader of everything begins; if the copy begins later, it meets a gap."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             return _place(log, "earliest")
 
     def reader(self, start: Start, end: Position | None = None, **options: Any) -> Subscriber:
-        """Return a reader that raises `WriterFailed` when it has read all of a copy that has ended.
+        """Return a reader; it raises `WriterFailed` at the end of a copy that is no longer filled.
 
         Args:
             start: where it begins.
-            end: the position before which it must not end, if it does not follow.
+            end: the position before which the reader must not end, if it does not follow.
             options: the options of `rt.Subscriber`.
         """
         settings = self.settings
@@ -159,7 +160,7 @@ class StreamCopy:
         on_event: Callable[[Event], None] | None,
         reader: Subscriber,
     ) -> None:
-        """Have a reader that follows report when it lags, if limited; as `ReaderLag`."""
+        """Have a following reader report its lag, unless `lag_max_s` is None; see `ReaderLag`."""
         if lag_max_s is None:
             return
         watch = ReaderLag(
@@ -179,22 +180,21 @@ class StreamCopy:
         """Wait until the copy has everything that was merged when this was called.
 
         Raises:
-            Misuse: nothing is copied here.
-            As `wait_end`.
+            Misuse: nothing is copied here. As for `wait_end`.
         """
         if self._pull is None and not self._is_shared and not self._is_closed:
             raise Misuse("nothing is copied by this client; ask for a subscriber first")
         self.wait_end(timeout_s)
 
     def wait_end(self, timeout_s: float) -> Position:
-        """Ask the nodes where the stream ends, and wait until the copy has reached that.
+        """Ask the nodes where the stream ends, and wait until the copy has reached that position.
 
         Returns:
-            The end: after everything that was merged, and confirmed to anyone, before the call.
+            That end, which includes everything that was confirmed as merged before the call.
 
         Raises:
-            TimeoutError: the copy is not there, or no node says where the stream ends; the message
-                says which, and why.
+            TimeoutError: the copy has not got there, or no node says where the stream ends; the
+                message says which, and why.
             WriterFailed: the copy has ended.
             Stopped: the client is closed.
         """
@@ -241,7 +241,7 @@ class StreamCopy:
                 return Position(last + file.size())
 
     def _demand_read(self, reader: Subscriber, end: Position) -> None:
-        """Raise unless a reader that is about to end has read everything up to `end`."""
+        """Raise `WriterFailed` if a reader is about to end before `end`."""
         self.demand_alive()
         place = reader.position
         if place < end:
@@ -270,7 +270,7 @@ class StreamCopy:
             return log.manifest.identity.id if log.manifest.identity else ""
 
     def _reason(self, pull: PullClient | None) -> str:
-        """Say what the copy waits for; our own puller knows more than another process's."""
+        """Return what the copy waits for; known only if this client's own puller fills it."""
         if pull is None:
             return "another process keeps it"
         status = pull.status()
@@ -281,13 +281,13 @@ class StreamCopy:
         return Stopped(f"the client of stream {self.settings.stream!r} is closed")
 
     def demand_alive(self) -> None:
-        """Raise `WriterFailed` if the copy has ended: nothing would ever follow."""
+        """Raise `WriterFailed` if the copy has ended, since nothing more will come."""
         pull = self._pull
         if pull is not None and not pull.running and not self._is_closed:
             raise WriterFailed(pull.status().error)
 
     def stop(self) -> bool:
-        """Stop copying; the readers were closed before.
+        """Stop copying; close the readers before.
 
         Returns:
             Whether it has ended. If not, a disk hangs: call again.
@@ -320,10 +320,10 @@ class StreamCopy:
 
 
 def _place(log: LogDirectory, begin: Start, wants: Callable[[str], bool] | None = None) -> Start:
-    """Return a start in a copy: a position, as far as the copy shows it.
+    """Resolve a start to a position, as far as the copy allows; otherwise return it unchanged.
 
     A copy that was begun after the stream's first file lacks the earliest messages: a reader that
-    wants them starts before it, and meets the gap.
+    wants these starts before the copy's beginning, and meets the gap.
     """
     if begin != "earliest":
         return resolve(log, begin, wants) if log.is_there else begin

@@ -18,7 +18,7 @@ _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
 
 
 def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
-    """Store where a reader begins to read with a cursor; errors as for `LocalCursor.open_at`."""
+    """Begin a cursor's epoch at the reader's position; errors as for `LocalCursor.open_at`."""
     log_id = _log_of(subscriber)
     position = subscriber.position if log_id else cursor.state.position
     cursor.open_at(position, log_id)
@@ -38,10 +38,10 @@ class Subscription:
     Delivery is at least once: after a crash the messages since the last stored acknowledgement come
     again. With `ack="auto"` a message is acknowledged when the next one is requested, or when the
     `with` block ends without an exception, never before it was handled. With `ack="explicit"` only
-    `ack` acknowledges. Messages that a filter skips count as acknowledged at the end of the log,
-    once everything delivered before them is.
+    `ack` acknowledges. At the end of the log, messages that a filter skipped are acknowledged too,
+    once all messages delivered before them are.
 
-    One thread iterates; `stop` and `ack` may come from any.
+    One thread iterates; any thread may call `stop` and `ack`.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Subscription:
 
         Args:
             subscriber: a subscriber of the merged stream that starts where the cursor is.
-            cursor: held by this process. If another reader takes over a registered one, iterating
-                and acknowledging raise `Fenced`.
+            cursor: a cursor held by this process. If it is a registered one and another reader
+                takes it over, iterating and acknowledging raise `Fenced`.
             ack: `auto` or `explicit`.
 
         Raises:
@@ -126,13 +126,15 @@ class Subscription:
         """Acknowledge everything up to and including a message, or everything delivered.
 
         Args:
-            upto: a message, a batch, or the position after what is acknowledged.
-            sync: store it durably before this returns; otherwise within a second.
+            upto: a message, a batch, or a position: everything before it is acknowledged. None for
+                everything delivered.
+            sync: store the acknowledgement durably before this returns; otherwise within a second.
 
         Raises:
             Fenced: another reader has taken the registered cursor.
-            Stopped: it was closed; a message that was not acknowledged before comes again.
-            OSError: it cannot be stored now; it is kept, and tried with the next one.
+            Stopped: the subscription was closed; messages not acknowledged before that come again.
+            OSError: the acknowledgement cannot be stored now; it is kept, and stored with the next
+                one.
         """
         if isinstance(upto, Message | Batch):
             upto = upto.next_position
@@ -175,7 +177,7 @@ class Subscription:
         return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"
 
     def _open(self) -> None:
-        """Begin an epoch, once; resolves the start here, so that a restart returns to it."""
+        """Begin the cursor's epoch, once, at the resolved start; a restart returns to it."""
         if self._is_open:
             self._ack_handed_out()  # iterating again counts as requesting the next message
             return
@@ -191,14 +193,14 @@ class Subscription:
         self._handed_out = position
 
     def _continue(self, known: ContinuedLog) -> None:
-        """Take the cursor to the log that continues the one that was read."""
+        """Move the cursor to the log that continues the one that was read."""
         self._cursor.carry(known)
         self._cut = known.cut
         if self._handed_out is not None:  # what is before the cut waits to be acknowledged still
             self._handed_out = min(self._handed_out, known.cut)
 
     def _at_end(self) -> None:
-        """Acknowledge skipped messages too, if everything delivered is handled."""
+        """At the log's end, acknowledge skipped messages too if all delivered ones are handled."""
         if self._handed_out is None or self.acked >= self._handed_out:
             with suppress(Stopped):
                 self._cursor.ack(self._subscriber.position)

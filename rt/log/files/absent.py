@@ -75,7 +75,7 @@ _HOW: Final = (
 
 
 def _beside(name: str, logs: list[str]) -> str:
-    """Return what a stream's directory has instead of a missing log."""
+    """Return, as text, what a stream's directory has instead of the missing log."""
     sessions = [each for each in logs if each != MERGED_NAME]
     has = f"the stream has: {first_few(logs, _NAMED_MAX)}"
     if name == MERGED_NAME:

@@ -92,13 +92,13 @@ def is_not_copied(line: Archived) -> bool:
 
 
 def begins_as_wanted(known: Manifest) -> bool:
-    """Whether a copy starts where it asked to, or the nodes have since archived what it missed."""
+    """Whether a copy starts where it was to start, or the nodes have archived what it lacks."""
     first = known.archived.get(known.order[0]) if known.order else None
     return first is None or first.reason != NOT_OFFERED
 
 
 def is_own_choice(line: Archived) -> bool:
-    """Whether the file may be missing only here, so that copies of this copy need not lack it."""
+    """Whether the file may be missing only in this copy, so that others may still have it."""
     return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 
@@ -109,7 +109,7 @@ def is_own_gap(gap: Gap) -> bool:
 
 
 def place_after(known: Manifest, place: Position) -> Position:
-    """Return where a log continues that was read or copied up to `place`.
+    """Return where to continue in a log that was read or copied up to `place`.
 
     If a file was rolled at `place`, that is the start of the next file.
     """

@@ -1,4 +1,4 @@
-"""ContinuedLog: what a copy that was cut says of the log that it was before."""
+"""ContinuedLog: the record, in a copy that was cut, of the log that it belonged to before."""
 
 import json
 import os
@@ -14,15 +14,15 @@ _BYTES_MAX: Final = 8 << 10
 
 @dataclass(frozen=True, slots=True)
 class ContinuedLog:
-    """ContinuedLog: where a copy's log parted from the one that it is a copy of now.
+    """ContinuedLog: where a copy's former log ended and its present log continues.
 
     Attributes:
         old: the id of the log that ended.
         new: the id of the log that continues it.
-        cut: where they part.
-        number: the number of the next message there.
-        next: the number after the last one that the copy had.
-        aside: the directory that keeps the copy as it was; "" if it had nothing beyond.
+        cut: where the new log continues; both logs are equal before it.
+        number: the number of the first message after the cut.
+        next: the number after the last message that the old copy had.
+        aside: the directory that keeps the old copy; "" if it had nothing after the cut.
     """
 
     old: str
@@ -33,12 +33,12 @@ class ContinuedLog:
     aside: str
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
+        """Return the record as JSON."""
         return json.dumps({**asdict(self), "cut": str(self.cut)}).encode() + b"\n"
 
 
 def read_continued(directory: str) -> ContinuedLog | None:
-    """Return what a copy says; None if it was never cut, or does not say so."""
+    """Return a copy's record; None if it was never cut, or the record is missing."""
     try:
         fields = json.loads(read_small(os.path.join(directory, CONTINUED_NAME), _BYTES_MAX))
         return ContinuedLog(

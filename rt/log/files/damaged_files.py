@@ -10,7 +10,7 @@ class DamagedFiles:
     """Shared by the thread that checks a log and the threads that serve it.
 
     Threads: the one that checks the log calls `bar` and `clear`, which replace `_found`; any thread
-    may call `demand_whole` and read `replaced`, which only grows, after a file was put in place.
+    may call `demand_whole` and read `replaced`, a count that grows when a file was replaced.
     """
 
     def __init__(self) -> None:

@@ -92,10 +92,10 @@ class LogDirectory:
         return self.disk.open_read(self._begin + FILE_NAME)
 
     def _is_same(self) -> bool:
-        """Whether the manifest now in place names this log; False if there is none.
+        """Whether the manifest on disk names this log; False if there is none.
 
         Raises:
-            ManifestError: it names another log; the deleted one would never change again.
+            ManifestError: it names another log; waiting for the deleted log would be in vain.
         """
         try:
             file = self._open_manifest()
@@ -108,7 +108,7 @@ class LogDirectory:
         return found is not None
 
     def is_continued(self) -> bool:
-        """Whether the manifest now in place is the one that was read; it may have grown.
+        """Whether the manifest on disk is the one that was read; it may have grown.
 
         It is not if the directory was deleted or restored from a backup: a log's own writer never
         replaces its manifest. After `close`, this call opens the manifest and keeps it open, so
@@ -139,7 +139,7 @@ class LogDirectory:
         from the first line on.
 
         Raises:
-            CorruptLog: What is there now is another log.
+            CorruptLog: The directory now holds another log.
         """
         if self._inode is None or self._manifest_status()[0] == self._inode:
             return None
@@ -176,7 +176,7 @@ class LogDirectory:
         return self._inode is not None
 
     def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:
-        """Return inode and size of the manifest now in place; None and 0 if there is none."""
+        """Return inode and size of the manifest on disk; None and 0 if there is none."""
         try:
             if isinstance(self.disk, OsDisk):
                 status = os.stat(self._begin + FILE_NAME)
@@ -196,7 +196,7 @@ class LogDirectory:
         return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
 
     def due_files(self) -> list[Position]:
-        """Return the files that hold their bytes or should, oldest first.
+        """Return the files that hold their bytes, or should hold them, oldest first.
 
         A rolled file that was not archived belongs to the log even if it was deleted: a reader has
         to meet the gap.
@@ -247,7 +247,7 @@ class LogDirectory:
         return None
 
     def _is_ours(self, fresh: File) -> bool:
-        """Whether a new file belongs to this log, not to another created in its place."""
+        """Whether a newly opened file belongs to this log, not to another created in its place."""
         try:
             return self._is_same()
         except ManifestError as error:
@@ -265,7 +265,7 @@ class LogDirectory:
     def walk_before(
         self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]
     ) -> Walk:
-        """Return a walk at the last indexed frame of an open file that is not past a place."""
+        """Return a walk at an open file's last indexed frame that `is_past` does not reject."""
         index, index_file = self.open_index(start)
         try:
             return walk_before(

@@ -57,7 +57,7 @@ class File(Protocol):
         """
 
     def overwrite(self, data: bytes, offset: int) -> None:
-        """Replace bytes in place; before a sync, a power cut may leave old or new ones."""
+        """Replace bytes in place; until they are synced, a power cut may leave old or new bytes."""
 
     def sync(self) -> None:
         """Return once all bytes and the length are on stable storage; never retry a failure."""
@@ -75,7 +75,7 @@ class Span(NamedTuple):
 
 
 class Disk(Protocol):
-    """A file system: the seam between the log's decisions and the machine."""
+    """A file system, as the log uses it; tests replace it by a simulated one."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and appending; `create` creates the file and syncs its directory."""
@@ -363,8 +363,8 @@ def open_small(path: str) -> int:
 def set_aside(disk: Disk, path: str) -> str:
     """Rename a damaged file or directory to `quarantine.<name>.<number>`; return the new name.
 
-    No program reads it again; it is kept for inspection. The first and the last one of each name
-    are kept, so that a disk that fails again and again does not fill up.
+    No program reads it again; it is kept for inspection. Of files with the same name, only the
+    first and the last are kept, so that a disk that fails repeatedly does not fill up.
     """
     kept, last = _aside(disk, path, SET_ASIDE), _last_aside(path)
     if last in disk.names(os.path.dirname(path)):

@@ -33,7 +33,7 @@ def pool_size() -> int:
 
 
 class PooledDisk(OsDisk):
-    """A disk whose files give up their descriptors when others need them, and reopen on use.
+    """A disk whose files give up their descriptors when others need them, and reopen when used.
 
     Every session that a node has ever seen has open files, most of them unused for days. A file
     with unsynced writes keeps its descriptor, because the kernel reports a disk error only to
@@ -179,11 +179,11 @@ class PooledFile(OsFile):
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it has unsynced writes; never true of an index, which can be rebuilt."""
+        """Whether the file has unsynced writes; never true for an index, which can be rebuilt."""
         return self.written != self._synced and not self.path.endswith(SUFFIX)
 
     def reopen(self) -> None:
-        """Open it again; `OSError` if another file has taken its name."""
+        """Open the file again; `OSError` if another file has taken its name."""
         fd = os.open(self.path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         status = os.fstat(fd)
         if status.st_dev << _INODE_BITS | status.st_ino != self._inode:
@@ -218,5 +218,5 @@ class PooledFile(OsFile):
         self._synced = written
 
     def close(self) -> None:
-        """Close it for good."""
+        """Close the file for good."""
         self.disk.forget(self)

@@ -40,7 +40,7 @@ class Confirmed:
     """The result of a flush: everything published before it has reached `level`.
 
     Args:
-        level: The level that was asked for.
+        level: The level that was waited for.
         position: The end of the confirmed messages in the session's log.
         merged_at: Their end in the merged log; None for a level below `MERGED`.
     """

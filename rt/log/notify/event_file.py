@@ -4,10 +4,10 @@ import os
 
 
 class EventFile:
-    """EventFile: an eventfd, closed when nothing refers to it any more.
+    """EventFile: an eventfd, which is closed when no reference to it is left.
 
-    So a thread that is about to write never writes to another file that has got its number: it
-    refers to this until it has written. The owner drops its reference in place of closing it.
+    The owner drops its reference instead of closing it. A thread that is about to write still holds
+    a reference, so it cannot write to another file that was given the same descriptor.
     """
 
     __slots__ = ("fd",)

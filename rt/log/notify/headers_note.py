@@ -21,8 +21,8 @@ _NO: Final = "no: "
 class HeadersNote:
     """The file in a stream's directory; pushers write it, publishers read it.
 
-    A yes stays true, since nodes never lose the ability to read headers. The file is not synced: a
-    restarted pusher asks again.
+    Once all nodes can read headers, the note stays true, since nodes never lose that ability. The
+    file is not synced: a restarted pusher asks again.
     """
 
     def __init__(self, directory: str) -> None:

@@ -43,8 +43,8 @@ class News(NamedTuple):
     """A change of a log: it has grown, or its writer in this process was opened or closed.
 
     Attributes:
-        alone: whether it grew by a message after a pause. If not, more may follow at once, and the
-            writer holds a lock that other threads wait for.
+        alone: whether the log grew by a message after a pause. If not, more may follow at once, and
+            the writer holds a lock that other threads wait for.
         end: where the whole frames of its active file now end, if the writer reports it.
         frame: what was appended, if that is a single small frame.
     """
@@ -69,8 +69,8 @@ class InProcessNotify:
     """The logs that this process writes, and their readers in the same process.
 
     Through the file system, each notification would cost a thread wake-up, a read and some forty
-    system calls; in one process it is a function call. It is only a wake-up: readers read the log
-    from disk, and also poll, in case a writer announces nothing.
+    system calls; in one process it is a function call. A notification is only a wake-up: readers
+    read the log from disk, and also poll, in case a writer announces nothing.
 
     Threads: any thread may call everything. `_lock` guards changes of the two dictionaries; their
     values are replaced whole and read without it.
@@ -156,7 +156,7 @@ class Announcer:
         local_news.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
-        """Announce the frame of a message after a pause; None if the frame is large."""
+        """Announce the frame of a message that came after a pause; None for a large frame."""
         self.grown(News(True, None if frame is None else frame.end, frame))
 
     def close(self) -> None:

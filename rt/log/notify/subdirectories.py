@@ -1,4 +1,4 @@
-"""Subdirectories: lists a directory's subdirectories, and again only after a change."""
+"""Subdirectories: lists a directory's subdirectories; lists them again only after a change."""
 
 import os
 import time

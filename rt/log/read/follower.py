@@ -74,12 +74,12 @@ class SessionFilter:
 
     @property
     def chooses(self) -> Callable[[str], bool] | None:
-        """`wants`, if any session may be unwanted; else None."""
+        """The method `wants`, or None if all sessions are wanted."""
         is_choice = self._globs is not None or self._where.is_of_sessions
         return self.wants if is_choice else None
 
     def unmatched(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the names that no session so far matches, and the session most like the first.
+        """Return the names that match no session so far, and the session most like the first name.
 
         None if every name has a match, or if no session was seen. The names are empty if no session
         meets the conditions of `where`.
@@ -96,7 +96,7 @@ class SessionFilter:
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether conditions on keys or payloads may skip messages of a wanted session."""
+        """Whether conditions on keys, headers or payloads may skip messages of a wanted session."""
         return self._where.is_of_messages
 
     @property
@@ -117,7 +117,7 @@ class Matching:
         self._judge_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether there is anything new to judge; a following reader waits some seconds more."""
+        """Whether there is something new to report; a following reader waits some seconds first."""
         if self._judged == (self._sessions.met, self.has_given):
             return False
         self._judge_s = self._judge_s or now_s + _GRACE_S
@@ -208,8 +208,8 @@ class Follower:
 
         Raises:
             GapError: Part of the log is gone, and `on_gap` is `raise`.
-            SupersededError: The log has ended before this place, and `on_gap` is `raise`.
-            CorruptLog: The log is damaged here. If it was restored from a backup, a `ReplacedLog`.
+            SupersededError: The log has ended before this position, and `on_gap` is `raise`.
+            CorruptLog: The log is damaged here; `ReplacedLog` if it was restored from a backup.
             Misuse: There is no log, or it ends before the start, and `follow` is false.
         """
         if self.damage is not None:
@@ -266,7 +266,7 @@ class Follower:
         return found
 
     def _successor(self, reader: Reader) -> Superseded | None:
-        """Go on in the copy that was cut and has taken this one's place, if there is one."""
+        """If this copy was replaced by one cut to continue another log, continue reading there."""
         before, known = self.log.manifest.identity, read_continued(self.log.path)
         if known is None or before is None or known.old != before.id:
             return None
@@ -292,7 +292,7 @@ class Follower:
         self._on_event(event)
 
     def expect(self, end: Position | None) -> None:
-        """Give the next search the end of the last file, as announced by its writer."""
+        """Tell the next search where the last file ends, as announced by its writer."""
         if self._reader is not None:
             self._reader.told_end = end
 
@@ -315,7 +315,7 @@ class Follower:
             self._on_event(gap)
 
     def _meet_nothing(self) -> None:
-        """Report once that all messages of the log are gone; not for a log that never had any.
+        """Report once that all messages of the log are gone, unless it never had any.
 
         Only for a start at the earliest or the last messages: any other start meets the gap by
         itself.
@@ -332,7 +332,7 @@ class Follower:
             self._meet_gap(gap)
 
     def _meet_no_match(self, reader: Reader) -> None:
-        """Report names that match no session; again only when more sessions are known."""
+        """Report names that match no session; repeat it only when more sessions are known."""
         if self._follow and not self._matching.is_due(self._clock()):
             return
         unmatched = self._matching.look(has_matched=self.has_matched)

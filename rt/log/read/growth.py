@@ -11,14 +11,14 @@ from rt.position import START, Position
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenFrame:
-    """The frame at `at` may not be fully written yet: wait there; nothing after it counts."""
+    """The frame at `at` may be unfinished: wait there, and ignore everything after it."""
 
     at: Position
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFrame:
-    """The frame at `at` is damaged, as it was whole before: stop there and keep the file."""
+    """The frame at `at` was whole before, so it is damaged: stop there and keep the file."""
 
     at: Position
     reason: str
@@ -33,7 +33,7 @@ Meaning = UnwrittenFrame | DamagedFrame | EmptiedFile
 
 
 class BadFrames:
-    """Explains the bad frames of one log; the only place that does so for readers.
+    """Explains the bad frames of one log; all readers decide by it alone.
 
     A subscriber, a pusher and Spark see the same bytes; if each decided for itself, one of them
     would call a damaged log complete.

@@ -1,4 +1,4 @@
-"""InUse: a resource that one thread uses and any may close; the last of them releases it."""
+"""InUse: a resource that one thread uses and any thread may close."""
 
 import threading
 from collections.abc import Callable

@@ -28,7 +28,7 @@ NOTHING: Final = Proof(0, EMPTY_DIGEST)  # of an empty log
 
 
 def proof_at(log: LogDirectory, end: Position) -> Proof | None:
-    """Return the proof of a merged log at the end of a range; None if it has no such place here.
+    """Return the proof of a merged log at the end of a range; None if no range ends there.
 
     Args:
         log: the log, already refreshed.

@@ -228,7 +228,7 @@ class Reader:
         return self._continuity.new_run(self.log.session, start)
 
     def _gap_to_the_end(self) -> Gap | None:
-        """Return the gap up to the log's end, if no readable file is left after the position."""
+        """Return the gap to the log's end, if no readable file is left after the position."""
         gap = gap_before(self.log, self.position, None) if self.log.is_there else None
         if gap is not None:
             self.position = gap.end
@@ -248,7 +248,7 @@ class Reader:
         return False
 
     def _is_awaited(self) -> bool:
-        """Whether a node is copying the log again, or has: reading then continues there."""
+        """Whether a node is copying the log again or has done so; reading continues in the copy."""
         walk = self._scan.walk if self._scan else None
         place = self.position if walk is None else max(self.position, walk.position)
         return self._is_being_copied(place) or self._scan is None
@@ -256,7 +256,7 @@ class Reader:
     def _is_being_copied(self, place: Position) -> bool:
         """Whether a node is copying the whole log again and has not reached `place`.
 
-        Once it has, the reader switches to the new log, and no file is open.
+        Once it has reached `place`, the reader switches to the new log, and no file is open.
         """
         fresh = self.log.begun_again() if self.log.merged else None
         was_awaited, self.awaits_copy = self.awaits_copy, False
@@ -276,7 +276,7 @@ class Reader:
         return True
 
     def _is_at_told_end(self, position: Position) -> bool:
-        """Whether all was read up to the end that the writer announced; then forgets that end."""
+        """Whether all was read up to the writer's announced end, which is then forgotten."""
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
         return self._told % _TOLD_A_LOOK > 0
@@ -365,7 +365,7 @@ class Reader:
         return self._file.size() >= walk.position.offset - read
 
     def _goes_on_elsewhere(self) -> bool:
-        """Whether another file has this one's name now; reading continues once it is as long.
+        """Whether another file now has this one's name; reading continues once it is long enough.
 
         A node sets a damaged file of its merged log aside and copies it again from another node.
         """

@@ -12,9 +12,9 @@ from rt.position import Position
 def at_sequence(log: LogDirectory, session: str, number: int) -> Position:
     """Return the position of a session's message with this sequence number, or of the next one.
 
-    Looks for the session's first message in ever older files, of those that may hold any, and reads
-    on from the first of them that is early enough. So a file is read twice at most, and where the
-    session is busy, little of it.
+    Goes back through the files that may hold messages of the session, looking at the session's
+    first message in each, until one is early enough; then it reads forward from there. So a file is
+    read twice at most, and only a little of it if the session is busy.
 
     Args:
         log: a merged log, refreshed and not empty.
@@ -23,7 +23,8 @@ def at_sequence(log: LogDirectory, session: str, number: int) -> Position:
 
     Returns:
         The position; the beginning of a gap if the message may be in it; the end of the log if the
-        session has not come so far; the oldest file if the log holds nothing of the session.
+        session has not reached the number yet; the oldest file if the log holds nothing of the
+        session.
 
     Raises:
         CorruptLog: Damage was found while searching.

@@ -28,9 +28,9 @@ _SEQUENCE: Final = re.compile(r"sequence:([0-9]{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Start with the last `messages` readable messages, of the sessions that are wanted.
+    """Start with the last `messages` readable messages of the wanted sessions.
 
-    Without a choice of sessions they are counted by number, so skipped numbers count too.
+    If all sessions are wanted, messages are counted by number, so skipped numbers count too.
     """
 
     messages: int
@@ -44,9 +44,9 @@ class Last:
 class AtTime:
     """Start at the first message merged (in a session: published) at `ns` or later.
 
-    Merge times never decrease, so an index finds the place. A publisher's own times may, so a
-    session is read from its beginning up to there. If the time is in a part of the log that was
-    archived, reading begins with the gap.
+    Merge times never decrease, so an index finds the position. Publish times may decrease, so a
+    session's own log is read from its beginning to that position. If the time is in a part of the
+    log that was archived, reading begins with the gap.
 
     Args:
         ns: nanoseconds since the epoch.
@@ -61,10 +61,10 @@ class AtSequence:
 
     If that message is in a part of the log that was archived, reading begins with the gap. If no
     such message was published yet, it begins at the end. A session that was reset uses its numbers
-    again, and either message may be found; use a time or a position.
+    again, and either message may be found; for such a session, use a time or a position instead.
 
     Args:
-        number: the sequence number, as of a message's `sequence`.
+        number: the sequence number, as in `Message.sequence`.
         session: the session's name; "" if the reader chooses exactly one session.
     """
 
@@ -78,10 +78,10 @@ class AtSequence:
             parse_session(self.session)
 
     def of(self, sessions: Collection[str] | None) -> "AtSequence":
-        """Return this start with a session: its own, or the only one that the reader chooses.
+        """Return this start with its own session, or with the only one that the reader wants.
 
         Raises:
-            Misuse: sessions are not named, or several may be meant.
+            Misuse: this start names no session, and the reader may want several.
         """
         if self.session:
             return self
@@ -131,7 +131,7 @@ def start_text(start: Start) -> str:
     """Return a start as text that `parse_start` reads, for a request to a node.
 
     Raises:
-        Misuse: nodes do not find sequence numbers.
+        Misuse: the start is a sequence number, which nodes cannot resolve.
 
     >>> start_text(AtTime(7)), start_text(Position(4096))
     ('at:7', '0.0.4096')
@@ -152,8 +152,8 @@ def checked_start(start: Start | str, sessions: Collection[str] | None = None) -
     """Return `start`, parsed if it is text; `Misuse` if it is not a start.
 
     Args:
-        start: as a program gave it.
-        sessions: the names or globs of the sessions that it reads; None for all.
+        start: the start that a program gave.
+        sessions: the names or globs of the sessions that the program reads; None for all.
     """
     if isinstance(start, str):
         start = parse_start(start)
@@ -183,7 +183,8 @@ def resolve(
 
     Raises:
         CorruptLog: Damage was found while searching for the position.
-        Misuse: It is a sequence number without a session, or of another log's session.
+        Misuse: The start is a sequence number without a session, or of another session than the
+            log's.
     """
     if isinstance(start, Position):
         return start
@@ -303,7 +304,7 @@ def at_number(log: LogDirectory, number: int) -> Position:
 
 
 def _at_sequence(log: LogDirectory, start: AtSequence) -> Position:
-    """Return the position of a number; if its file was archived, of the gap."""
+    """Return the position of a sequence number, or of the gap if its file was archived."""
     order, rolled = log.manifest.order, log.manifest.rolled
     if not (log.is_there and (order or log.files())):
         return START
@@ -335,7 +336,7 @@ def _archived_end(log: LogDirectory) -> Position:
 
 
 def _at_time(log: LogDirectory, time_ns: int) -> Position:
-    """Return the position of a time; if its file was archived, of the gap."""
+    """Return the position of a time, or of the gap if its file was archived."""
     found = readable_at(log, time_ns)
     gone = (log.manifest.rolled[file] for file in log.unreadable_files())
     first = next((line.file for line in gone if line.last_time_ns >= time_ns and line.end), found)
@@ -372,7 +373,7 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
-    """Read from `begin` until `place` returns a position in a batch; return the end if none."""
+    """Read from `begin` until `place` returns a position for a batch; the log's end if never."""
     with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:

@@ -33,7 +33,7 @@ class Facts:
     last_time_ns: int = 0
 
     def take(self, header: Header) -> None:
-        """Count a frame; control frames do not count."""
+        """Add a frame to the totals, unless it is a control frame."""
         if header.kind == _CONTROL:
             return
         if not self.frames:

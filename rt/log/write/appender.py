@@ -32,19 +32,18 @@ class Appender:
     A publisher's writer, the receiving side of replication and the merge all append through this
     class, so files are rolled, indexed and recovered in one way.
 
-    Threads:
-        One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
-        `end`, `is_open`, `torn` and `_file`; `recent` is set once and has a lock of its own. Any
-        thread may call `sync`, `archive_all`, `record`, `read`, `verify`, `verify_file`, `compare`,
-        `held` and `replace_rolled`. `_closing` is held while `_file` syncs or closes, so that no
-        file is closed during its sync. `_recording` is held while lines are written and files are
-        emptied, and guards `manifest` and `is_closed`; readers of `manifest` in other threads copy
-        what they iterate over. `_failure` is set once and never cleared. `walk` is replaced, never
-        changed; any thread may read it, and `end`.
+    Threads: One thread at a time opens, recovers, appends, rolls and closes; it alone writes
+        `walk`, `end`, `is_open`, `torn` and `_file`; `recent` is set once and has a lock of its
+        own. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`, `verify_file`,
+        `compare`, `held` and `replace_rolled`. `_closing` is held while `_file` syncs or closes, so
+        that no file is closed during its sync. `_recording` is held while lines are written and
+        files are emptied, and guards `manifest` and `is_closed`; readers of `manifest` in other
+        threads copy what they iterate over. `_failure` is set once and never cleared. `walk` is
+        replaced, never changed; any thread may read it, and `end`.
 
     Attributes:
         walk: checks the next frame.
-        end: where that goes; the end of the last rolled file if no file is active.
+        end: where the next frame goes; the end of the last rolled file if no file is active.
         is_open: whether a file is active.
     """
 
@@ -84,7 +83,7 @@ class Appender:
         self.walk, self.end = walk, walk.position
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
-        """Raise `ManifestError` if the first line, or an older file's `rolled` line, is missing."""
+        """Raise `ManifestError` if the first line or an older file's `rolled` line is missing."""
         if self.manifest.identity is None and there:
             raise ManifestError(f"{path}: does not name the log whose files are beside it")
         order = self.manifest.order
@@ -96,7 +95,7 @@ class Appender:
     def _mend_manifest(self, file: File) -> None:
         """Cut off an unfinished last line, and make the next sync rewrite all other lines.
 
-        They may exist only in memory, because a sync failed.
+        The other lines may exist only in memory, if a sync has failed.
         """
         if self.manifest.length < file.size():
             file.truncate(self.manifest.length)
@@ -187,8 +186,8 @@ class Appender:
             copied: bytes of another log's file that follow `parts`, copied without being parsed.
 
         Raises:
-            OSError: the bytes could not be written; the log ends where it did.
-            EOFError: `copied` names bytes that do not exist; the log ends where it did.
+            OSError: the bytes could not be written; the log ends where it ended before.
+            EOFError: `copied` names bytes that do not exist; the log ends where it ended before.
             DiskFailed: a partial write could not be removed, or an earlier sync failed; the log
                 takes no more frames.
         """

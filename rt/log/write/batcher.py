@@ -52,7 +52,7 @@ class Batching:
 class Batcher:
     """Writes a publisher's pending frame `linger_s` after its first message arrived.
 
-    It is a job of threads that all publishers on a disk share in a process (`batch_threads`).
+    Its turns run in threads that a process's publishers on the same disk share (`batch_threads`).
 
     Threads:
         `lock`, which is the publisher's, guards everything here and the pending frame; `turn` takes
@@ -74,7 +74,7 @@ class Batcher:
         *,
         roll_if_old: Callable[[], None] | None = None,
     ) -> None:
-        """Begin; `RuntimeError` if the system allows no further thread.
+        """Start batching; `RuntimeError` if the system allows no further thread.
 
         `write` writes the pending frame and clears it; it is called again after an `OSError`.
         `roll_if_old` is called about once a second while nothing waits, if files roll by age.
@@ -105,14 +105,14 @@ class Batcher:
         self._written_s = time.monotonic()
 
     def stop(self) -> None:
-        """End. Call it without the lock, after the last message."""
+        """Stop batching. Call it without the lock, after the last message."""
         _running.discard(self)
         with self._lock:
             self._closing = True
         self._threads.leave(self)
 
     def write_last(self) -> None:
-        """Write what waits, at process exit; in a forked child nothing waits."""
+        """Write waiting messages at process exit; in a forked child there are none."""
         if self._pending.payloads and self._lock.acquire(timeout=_EXIT_S):
             try:
                 with suppress(RtError, OSError):  # no caller is left to handle an error
@@ -121,7 +121,7 @@ class Batcher:
                 self._lock.release()
 
     def turn(self) -> float | None:
-        """Write what has waited long enough; return the seconds until the next turn."""
+        """Write messages that have waited long enough; return the seconds until the next turn."""
         with self._lock:
             if self._closing:
                 return None

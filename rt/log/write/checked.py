@@ -41,7 +41,7 @@ def checked_count(value: object, noun: str, least: int) -> int:
 
 
 def demand_kind(noun: str, value: object, *kinds: type) -> None:
-    """Raise `Misuse`, naming `noun`, for an argument that is given and is of no such type.
+    """Raise `Misuse`, naming `noun`, if an argument is given and has none of these types.
 
     >>> demand_kind("timeout", None, int)
     """

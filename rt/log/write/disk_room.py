@@ -44,7 +44,7 @@ class DiskLimit:
             `drop_oldest` are kept.
         timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
             `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
-        messages: limit for all files together, beside that of bytes; None for no limit. Numbers
+        messages: limit on the number of messages in all files together; None for no limit. Numbers
             that the session skipped between messages count, and threads that publish at the same
             time may exceed it by one call each. Not with `drop_oldest`, which drops whole files.
     """
@@ -96,7 +96,7 @@ class DiskLimit:
 
     @property
     def room_bytes(self) -> int:
-        """Return up to how many bytes messages are admitted; the rest of the limit is overhead."""
+        """Return how many bytes messages may fill; the rest of the limit is for overhead."""
         return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
 
     @property
@@ -131,11 +131,11 @@ class SessionFill(NamedTuple):
 
 
 class DiskRoom:
-    """Admits messages while a session's files are below their limit.
+    """Admits messages while a session's files hold less than their limit.
 
-    It is called once for each frame, so most messages cost nothing.
+    `admit` is called once for each frame, so most messages cost nothing.
 
-    Threads: any may call `admit`; nothing here changes.
+    Threads: any thread may call `admit`; no field changes.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class DiskRoom:
     ) -> None:
         """Set the limit; `held` returns how much the files hold.
 
-        `make` drops the oldest file if allowed, and returns whether it did. If none can be dropped,
-        it ends the active file, so that this one can be dropped later.
+        `make` drops the oldest file if allowed, and returns whether it did. If no file can be
+        dropped, `make` ends the active file, so that that file can be dropped later.
         """
         self._limit = limit
         self._room_bytes = limit.room_bytes
@@ -218,7 +218,7 @@ def first_held(known: Manifest, active: int) -> int:
 
     Args:
         known: the session's manifest.
-        active: the number with which the file begins that still grows.
+        active: the number with which the file that still grows begins.
     """
     first = active
     for file in reversed(known.order):

@@ -21,8 +21,8 @@ class Dropping:
     """Begins each file with a notice of what was dropped before it, and drops files.
 
     Before a file is dropped, the notice of the next file is rewritten in place; no node has that
-    file yet. So readers of the stream meet the notice once, where the messages were, and to the
-    nodes a dropped file never existed.
+    file yet. So readers of the stream meet the notice once, where the messages were; for the nodes,
+    a dropped file never existed.
 
     Threads:
         One thread at a time calls anything here, under the publisher's lock. Any thread may read
@@ -56,7 +56,7 @@ class Dropping:
     def drop(self, begin: Callable[[], object]) -> bool:
         """Drop the oldest file that can be dropped; return whether there was one.
 
-        If none follows it, `begin` begins the next file.
+        If no file follows it, this calls `begin` to begin the next file.
 
         Raises:
             OSError: the disk is full, or failed.
@@ -89,7 +89,7 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Remember a span before its file's line is written, so no message in it gets confirmed."""
+        """Record a span before its file's line is written, so no message in it gets confirmed."""
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
@@ -167,7 +167,7 @@ def kept_end(known: Manifest, position: Position, gone: Sequence[DroppedSpan] = 
     Args:
         known: the session's manifest; another thread may be adding to it.
         position: where to begin.
-        gone: dropped as well, though the manifest may not have their lines yet.
+        gone: further dropped spans, whose lines may not be in the manifest yet.
     """
 
     def is_gone(file: Position) -> bool:

@@ -1,4 +1,4 @@
-"""FrameGate: asks a publisher's limits before a frame begins."""
+"""FrameGate: checks a publisher's limits before a frame begins."""
 
 import threading
 from collections.abc import Callable
@@ -12,19 +12,18 @@ Room = tuple[int, int]  # messages and bytes; making a class instance costs as m
 
 
 class FrameGate:
-    """Asks a publisher's limits once for each frame, so that most messages cost nothing.
+    """Checks a publisher's limits once for each frame, so that most messages cost nothing.
 
-    The frame is then closed before it exceeds what was allowed.
+    The frame is closed before it exceeds the room that was granted.
 
-    Threads:
-        Any may call `begin` and `admit`; both limits are set while there is only one thread. What
-        changes is in the pending frame, guarded by the publisher's lock.
+    Threads: any thread may call `begin` and `admit`; both limits are set while there is only one
+    thread. Only the pending frame changes, guarded by the publisher's lock.
     """
 
     def __init__(
         self, pending: PendingFrame, lock: threading.Lock, is_closed: Callable[[], bool]
     ) -> None:
-        """Create a gate without limits; `is_closed` ends a wait early, and is checked again."""
+        """Create a gate without limits; a wait ends early when `is_closed` returns True."""
         self.disk: DiskRoom | None = None
         # waits until this many messages and bytes fit
         self.flight: Callable[[int, int], Room] | None = None
@@ -33,7 +32,7 @@ class FrameGate:
         self._is_closed = is_closed
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Ask `admit` as well, which may wait; close an unadmitted frame after one message."""
+        """Call `admit` too, which may wait; close an unadmitted frame after one message."""
         self.flight = admit
         with self._lock:
             self._pending.limit()

@@ -1,4 +1,4 @@
-"""RecentFrames: the last frames appended to a log, in memory, so that nothing reads them back."""
+"""RecentFrames: the last frames appended to a log, in memory, so they need not be read back."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Appended(NamedTuple):
     Attributes:
         position: where the first begins in this log.
         end: where the last ends.
-        headings: their headers; in a merged log, these have the positions in the sessions.
+        headings: their headers; in a merged log, these state positions in the sessions.
         data: their bytes.
     """
 
@@ -56,12 +56,15 @@ class FrameBounds(NamedTuple):
     """How much stays in memory, in bytes.
 
     Attributes:
-        log: of one log. A lone message is dropped within milliseconds; a session with a backlog is
-            read from its file.
-        append: of one append: what an instruction may carry, 16 KiB, and the range frame before it.
-        all: of all sessions and streams of a process: as much as 256 sessions may have.
-        step: memory is accounted for in steps, as a message takes some 10 us.
-        heading: memory of a parsed header in addition to its bytes; most of that of small frames.
+        log: the limit for one log. A lone message is dropped within milliseconds; a session with a
+            backlog is read from its file.
+        append: the limit for one append: the 16 KiB that an instruction may carry, and the range
+            frame before it.
+        all: the limit for all logs of a process: as much as 256 sessions may have.
+        step: memory is taken from the process in steps of this size, since taking it for each
+            message would cost some 10 us.
+        heading: what a parsed header takes in addition to its bytes; for small frames, most of
+            their memory.
     """
 
     log: int = 64 * KIB
@@ -88,7 +91,7 @@ class FrameMemory:
         Args:
             take: takes a number of bytes from the process's memory, or raises `Refused`.
             give_back: releases them.
-            bounds: how much stays.
+            bounds: how much may stay in memory.
         """
         self.bounds = bounds
         self.lock = threading.Lock()
@@ -109,7 +112,7 @@ class FrameMemory:
         return True
 
     def shrink(self) -> None:
-        """Give back what is not needed, except one step; the caller holds the lock."""
+        """Release memory that is not needed, except one step; the caller holds the lock."""
         while self.taken > self.held + 2 * self.bounds.step:
             self.taken -= self.bounds.step
             self._give_back(self.bounds.step)
@@ -118,8 +121,8 @@ class FrameMemory:
 class RecentFrames:
     """RecentFrames: the last frames of a log, consecutive, as they were checked and appended.
 
-    The file has the same bytes, so any of them may be missing here. A copy's frames leave once
-    they are merged, or synced; all leave with the log.
+    The file has the same bytes, so any frame may be missing here. A copy's frames are dropped once
+    they are merged or synced, and all are dropped when the log is closed.
     """
 
     __slots__ = ("_left_to", "_memory", "_parts", "used")
@@ -173,7 +176,7 @@ class RecentFrames:
             memory.held += cost
 
     def between(self, first: Position, end: Position) -> Appended | None:
-        """Return what was appended from `first` on, up to `end` at most; None if it is not here."""
+        """Return the frames from `first` on, up to `end` at most; None if they are not here."""
         parts = self._parts  # replaced as a whole
         if not parts or not parts[0].position <= first < end:
             return None
@@ -190,7 +193,7 @@ class RecentFrames:
     def use(self, frames: Appended) -> bool:
         """Record that frames in memory were used: the next sync compares the file with them.
 
-        False if they were dropped meanwhile: that sync may be over.
+        Returns False if they were dropped meanwhile, since that sync may be over.
         """
         begin, end, _, data = frames
         with self._memory.lock:
@@ -215,7 +218,7 @@ class RecentFrames:
             self.used = (*spans, *self.used)
 
     def release(self, end: Position) -> None:
-        """Drop the frames up to `end`, and any that are still to come for places before it."""
+        """Drop the frames up to `end`, and later additions before that position."""
         with self._memory.lock:
             self._left_to = max(self._left_to, end)
             count = 0

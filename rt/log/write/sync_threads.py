@@ -27,15 +27,14 @@ class SyncJob(Protocol):
 class SyncThreads:
     """Calls the jobs of the sessions on one disk when they are due.
 
-    A thread for each session would wake twice for each of its syncs. These sleep until the next
-    sync is due, and a thousand sessions that write in turn wake none of them. A hanging disk delays
-    no other disk. The first thread starts with the first session, more start as needed, and all end
-    with the last session.
+    A thread for each session would wake twice for each of its syncs. These threads sleep until the
+    next sync is due, and a thousand sessions that write in turn wake none of them. A hanging disk
+    delays no other disk. The first thread starts with the first session, more start as needed, and
+    all end with the last session.
 
-    Threads:
-        `_changed` guards all fields, and is not held during a turn. Idle threads wait on it, and
-        `leave` for the event of the turn that is under way. `_heap` may hold outdated entries of
-        a job that was since planned for an earlier time: `_due_s` decides.
+    Threads: `_changed` guards all fields, and is not held during a turn. Idle threads wait on it;
+        `leave` waits for the event of the turn that is under way. `_heap` may hold outdated entries
+        of a job that was since planned for an earlier time; `_due_s` has the valid time.
     """
 
     def __init__(self, verb: str = "sync", most: int = THREADS_MAX) -> None:
@@ -183,7 +182,7 @@ def sync_threads(directory: str) -> SyncThreads:
 
 
 def batch_threads(directory: str) -> SyncThreads:
-    """Return those that write batches to the disk, which must not wait for its syncs."""
+    """Return the threads that write batches to a disk; they must not wait for its syncs."""
     return _threads(directory, "batch")
 
 

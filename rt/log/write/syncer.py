@@ -90,14 +90,13 @@ class Syncer:
     because a process may have a thousand sessions, most of them silent. A failed sync ends the
     writer and is never retried.
 
-    Threads:
-        `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
-        `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets `durable`
-        and `failure`, and sets `_is_resting` before it checks whether it may rest, so that the
-        writer, which reads and clears it after writing, misses nothing. `durable` and `failure` may
-        be read without the lock: the first only grows, the second is set once, as is `heard`, which
-        the threads that sync call. `_archives_at_s`
-        belongs to `turn`. `turn` may sync and archive `_log` while the writer appends.
+    Threads: `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait`
+        set `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets
+        `durable` and `failure`, and sets `_is_resting` before it checks whether it may rest, so
+        that the writer, which reads and clears it after writing, misses nothing. `durable` and
+        `failure` may be read without the lock: the first only grows, the second is set once. So is
+        `heard`, which the syncing threads call. `_archives_at_s` belongs to `turn`. `turn` may sync
+        and archive `_log` while the writer appends.
     """
 
     def __init__(
@@ -110,10 +109,10 @@ class Syncer:
         """Start syncing the log.
 
         Args:
-            log: the session's log, recovered, which has made it durable.
+            log: the session's log; its recovery has made it durable.
             settings: when to sync.
             clock: a monotonic clock, in seconds.
-            threads: call `turn`; by default those of the log's disk.
+            threads: the threads that call `turn`; by default those of the log's disk.
 
         Raises:
             RuntimeError: the system allows no further thread.
@@ -241,7 +240,7 @@ class Syncer:
             self._archive()
 
     def give_up(self) -> None:
-        """Archive what is not to be kept at the end of a run, which may be shorter than a look."""
+        """Archive, at the end of a run, the files that are not kept; a short run has no other turn."""
         if self._settings.keep_s or self._settings.keep_bytes:
             try:
                 self._archive()

@@ -70,7 +70,7 @@ class SessionWriter:
             group: the session's group, if any.
             limit: the session's disk limit; with `drop_oldest` it also bounds the size of files.
             clock: a monotonic clock, in seconds.
-            threads: sync the session; by default those of its disk.
+            threads: the threads that sync the session; by default those of its disk.
 
         Raises:
             Misuse: a name is not valid, the session has a live writer, or a session of a group is
@@ -177,7 +177,7 @@ class SessionWriter:
         return self._appender.manifest
 
     def synced_to(self) -> Durable:
-        """Return up to where it is on stable storage; `WriterFailed` if a sync has failed."""
+        """Return the end of what is on stable storage; `WriterFailed` if a sync has failed."""
         self._check()
         return self._syncer.durable
 
@@ -306,12 +306,12 @@ class SessionWriter:
         return self._syncer.wait(timeout_s)
 
     def ask_sync(self) -> Position:
-        """Have everything written so far synced soon; return where that is reached."""
+        """Have everything written so far synced soon; return the end of it."""
         self._check()
         return self._syncer.ask()
 
     def hear_syncs(self, heard: Callable[[], None]) -> None:
-        """Call this, which must not wait, after each sync and when the disk has failed."""
+        """Have `heard` called after each sync and when the disk has failed; it must not wait."""
         self._syncer.heard = heard
 
     def close(self) -> None:

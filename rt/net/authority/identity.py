@@ -5,9 +5,9 @@ A certificate carries its identity as a URI in the subject alternative name, and
     rt://publisher/jfk        role and name, exactly one of these
     rt-cluster:4f1c...        id of a cluster that a node may join; any number, none means any
 
-The second has a scheme of its own, since older versions refuse an `rt` URI that they do not know.
-What the holder may do is in a file on the nodes, see `rt.net.authority.grants`. Certificates
-issued before that file existed also list it, as URIs that no longer grant anything:
+`rt-cluster` is a scheme of its own, since older versions refuse an `rt` URI that they do not know.
+What the holder may do is in a file on the nodes, see `rt.net.authority.grants`. Certificates issued
+before that file existed also list it, as URIs that no longer grant anything:
 
     rt://session/jfk-*        a session glob that a publisher could push
     rt://stream/*             a stream glob that a subscriber could pull
@@ -228,7 +228,7 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
         usage: The extended key usage it must state: server or client authentication.
 
     Raises:
-        Refused: The certificate does not state what it must; one sentence says what.
+        Refused: The certificate does not state what it must; the message says what is missing.
     """
     try:
         certificate = x509.load_der_x509_certificate(der)

@@ -25,7 +25,7 @@ def renew(
     """Replace `NAME.key` and `NAME.pem` beside the authority by new ones.
 
     Role, hosts and clusters stay as they are, and so do the files' group and its right to read
-    them; what the name may do is in `grants.toml`. The old certificate stays valid until it
+    them. What the holder may do is in `grants.toml`. The old certificate stays valid until it
     expires; `revoke` ends it at once.
 
     Args:

@@ -75,7 +75,7 @@ def signed_list(
     key: ec.EllipticCurvePrivateKey,
     revoked: dict[int, datetime],
 ) -> bytes:
-    """Return a list in PEM: when each serial number was revoked."""
+    """Return a signed revocation list in PEM; `revoked` has each serial number and its time."""
     now = datetime.now(UTC)
     # All at once: `add_revoked_certificate` would copy all earlier entries, up to 400,000, each
     # time.

@@ -1,4 +1,4 @@
-"""Succession: an authority's signed word that another cluster continues a stream's log."""
+"""Succession: an authority's signed statement that another cluster continues a stream's log."""
 
 import base64
 import json
@@ -29,19 +29,19 @@ _ECDSA: Final = ec.ECDSA(hashes.SHA256())
 class Succession:
     """Succession: which log continues another, and from where.
 
-    Both logs are equal up to the cut. Positions and numbers beyond it belong to the new log; what
-    the old log has there is not part of it.
+    Both logs are equal up to the cut. Positions and numbers after the cut belong to the new log;
+    what the old log has after the cut is not part of the new one.
 
     Attributes:
-        stream: the stream of both.
+        stream: the stream of both logs.
         old: the id of the log that ended.
         new: the id of the log that continues it.
-        cut: where it continues.
-        number: the number of the next message there.
-        digest: the running digest there, 32 hexadecimal digits.
+        cut: the position at which the new log continues the old one.
+        number: the number of the first message after the cut.
+        digest: the running digest at the cut, 32 hexadecimal digits.
         moved_to: the addresses of the cluster that continues the log.
         by: who decided it.
-        at_ns: when, ns since the epoch.
+        at_ns: when it was decided, ns since the epoch.
     """
 
     stream: str
@@ -68,13 +68,13 @@ class Succession:
                 raise Misuse(f"a succession's texts are printable, of 1 to {TEXT_MAX} characters")
 
     def signed(self, authority: str) -> str:
-        """Return it as JSON, signed by an authority.
+        """Return the statement as JSON, signed by an authority.
 
         Args:
             authority: the directory of its `ca.pem` and `ca.key`.
 
         Raises:
-            Misuse: there is none, or its key cannot be used.
+            Misuse: there is no authority, or its key cannot be used.
         """
         _, key = load_authority(authority)
         signature = base64.b64encode(key.sign(self._signed_bytes(), _ECDSA)).decode()
@@ -89,7 +89,7 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
 
     Raises:
         Misuse: it is malformed.
-        Refused: none of them signed it.
+        Refused: none of these authorities signed it.
     """
     succession, signature = _parsed(text)
     for each in authorities:
@@ -105,12 +105,12 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
 
 
 def one_line(text: str | bytes) -> bytes:
-    """Return a succession as a line, of a file that may have several; it was parsed before."""
+    """Return the text of a succession as one line, for a file of several; the text is valid."""
     return json.dumps(json.loads(text), separators=(",", ":")).encode() + b"\n"
 
 
 def said_in(text: str | bytes) -> Succession:
-    """Return what a succession says, with any signature: for a file of this machine's operator.
+    """Parse a succession without checking its signature, as for a file of the local operator.
 
     Raises:
         Misuse: it is malformed.

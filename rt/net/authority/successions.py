@@ -1,4 +1,4 @@
-"""Successions: the authority's words that a process has heard on which logs others continue."""
+"""Successions: signed statements of which log continues another, as received by a process."""
 
 import logging
 import os
@@ -32,11 +32,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Successions:
-    """Successions: what each connection of a process hands on, and is checked against.
+    """Successions: the statements that each connection of a process sends, and is checked against.
 
-    Only what an authority has signed is believed, so any peer may bring it. A connection that began
-    before the last word is ended and begun again: a node of a log that has ended hears of it before
-    it confirms anything more.
+    A statement ("a word" in the code) says that a log has ended and which log continues it. Only
+    statements signed by an authority are accepted, so any peer may deliver them. A connection that
+    began before the latest statement is closed and dialled again, so that a node of an ended log
+    receives the statement before it confirms anything more.
 
     Threads: any thread may call any method. `_lock` is held while `_known` is replaced as a whole;
         `serial` grows after that, and any thread may read both.
@@ -51,19 +52,19 @@ class Successions:
         log: str = "",
         kept: tuple[Disk, str] | None = None,
     ) -> None:
-        """Read what was heard before.
+        """Read the statements received earlier.
 
         Args:
             stream: the stream.
             authorities: returns the certificates whose signatures count.
-            path: the file that remembers them; "" to remember nothing.
-            log: the id of the log of a node, which needs no word on other logs, and writes none
-                to `path`.
-            kept: the disk and the directory in which a node keeps the word that ended its log; None
-                to keep none.
+            path: the file that stores the statements; "" to store none.
+            log: at a node, the id of its own log; statements about other logs are then ignored, and
+                none is written to `path`.
+            kept: at a node, the disk and directory in which it keeps the statement that ended its
+                own log; None to keep none.
 
         Raises:
-            Misuse: a node's kept word is damaged, or is not the authority's.
+            Misuse: the kept statement is damaged, or was not signed by an authority.
             OSError: the disk failed.
         """
         self._stream, self._authorities, self._path, self._log_id = stream, authorities, path, log
@@ -77,20 +78,20 @@ class Successions:
 
     @property
     def texts(self) -> Sequence[str]:
-        """What to hand on: a line for each word."""
+        """The statements to send to peers, one line each."""
         return [text for _, text in self._known]
 
     @property
     def moved_to(self) -> Sequence[str]:
-        """Where the logs continue, by each word."""
+        """The addresses where each statement says that the log continues."""
         return [word.moved_to for word, _ in self._known]
 
     def after(self, log: str) -> Succession | None:
-        """Return the word that ended a log; None if it goes on, as far as is known here."""
+        """Return the statement that ended a log; None if none is known here."""
         return next((word for word, _ in self._known if word.old == log), None)
 
     def hear(self, text: str) -> bool:
-        """Take a peer's word, if it is news and the authority's; return whether it was."""
+        """Accept a peer's statement if it is new and signed; return whether it was accepted."""
         with self._lock:
             is_news = self._take(text)
             if is_news:
@@ -98,18 +99,18 @@ class Successions:
         return is_news
 
     def carried(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a request or an answer with the last word that is known, if there is one."""
+        """Add the latest statement, if there is one, to a request or an answer."""
         return {FIELD: self.texts[-1], **message} if self.texts else message
 
     def hear_in(self, message: dict[str, Any]) -> None:
-        """Take the word in a request, an answer or a refusal, if there is one."""
+        """Accept the statement in a request, an answer or a refusal, if there is one."""
         if isinstance(text := message.get(FIELD), str):
             self.hear(text)
 
     def ended_by(self, text: str) -> Succession | None:
-        """Take a peer's word at a node; return the one that ends the node's own log, if any.
+        """At a node, accept a peer's statement; return the one that ends its own log, if any.
 
-        That one is durable before this returns, unless the disk fails, which is logged.
+        The returned statement is durable, unless the disk fails, which is logged.
         """
         self.hear(text)
         self.keep()
@@ -117,16 +118,16 @@ class Successions:
 
     @property
     def ended(self) -> Succession | None:
-        """The word by which a node's own log has ended; None if it goes on."""
+        """The statement that ended a node's own log; None if the log continues."""
         return self.after(self._log_id)
 
     def demand_current(self) -> None:
-        """Raise `Refused` if a node's own log has ended, as far as is known here."""
+        """Raise `Refused` if a statement has ended this node's own log."""
         if (word := self.ended) is not None:
             raise ended(word)
 
     def keep(self) -> bool:
-        """Make the word durable by which a node's own log has ended; return whether it is."""
+        """Make the statement durable that ended a node's own log; return whether it is."""
         with self._lock:
             text = next((text for word, text in self._known if word.old == self._log_id), "")
             if not text or self._kept is None or self._is_kept:
@@ -144,7 +145,7 @@ class Successions:
             return True
 
     def _read_kept(self) -> None:
-        """Take the word that a node has kept: what is damaged there may have ended its log."""
+        """Read the kept statement; `Misuse` if it is damaged, since it may have ended the log."""
         if self._kept is None:
             return
         disk, directory = self._kept
@@ -214,7 +215,7 @@ class Successions:
         return True
 
     def _write(self) -> None:
-        """Remember them all; without a file a restart hears them again."""
+        """Write all statements to the file; if that fails, peers send them again after a restart."""
         if not self._path or self._log_id:
             return
         try:
@@ -227,15 +228,15 @@ class Successions:
 
 
 class Greeting:
-    """Greeting: what a connection hands on when it begins; outdated once more was heard."""
+    """Greeting: the statements that a connection sends first; outdated once there is a new one."""
 
     def __init__(self, known: Successions | None) -> None:
-        """Hand on what is known; None to hand on nothing."""
+        """Send the statements in `known`; None sends nothing."""
         self._known = known
         self.serial = 0  # how many words were known when the connection began
 
     def begin(self) -> Sequence[str]:
-        """Return what a connection that begins now hands on."""
+        """Return the statements that a connection sends when it begins."""
         if self._known is None:
             return ()
         self._known.look()
@@ -244,17 +245,17 @@ class Greeting:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the connection has to begin again before anything on it is believed."""
+        """Whether the connection must be dialled again, because there is a newer statement."""
         return self._known is not None and self._known.serial != self.serial
 
 
 def own_path(ca_path: str, stream: str) -> str:
-    """Return where a node finds the word by which its own log began, beside its `ca.pem`."""
+    """Return the path, beside `ca.pem`, of the statement by which a node's own log began."""
     return os.path.join(os.path.dirname(ca_path), f"{stream}{SUFFIX}")
 
 
 def ended(word: Succession) -> Refused:
-    """Return what a node of a log that has ended tells its peers."""
+    """Return the refusal with which a node whose log has ended answers its peers."""
     return Refused(
         SEALED, f"the log {word.old} has ended at {word.cut}; it continues at {word.moved_to}"
     )

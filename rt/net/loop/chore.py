@@ -24,12 +24,13 @@ def _log_failure(error: Exception) -> None:
 class Chore:
     """Does its work soon after `ask`, and again after the seconds that the work returned.
 
-    One turn of it at a time; an `ask` during one has another follow. An error ends it.
+    Only one turn runs at a time; an `ask` during a turn causes another one. An error ends the
+    chore.
 
-    Threads: any thread may call `ask`; another than the loop's calls `stop`. `_is_asked` spares the
-        loop all but the first of many calls, and is cleared before the work begins, so none is
-        lost. `_is_over` is set once. `_turn` belongs to the loop, and to `stop` once the loop has
-        forgotten the chore.
+    Threads: any thread may call `ask`; a thread other than the loop's calls `stop`. `_is_asked`
+        spares the loop all but the first of many calls, and is cleared before the work begins, so
+        none is lost. `_is_over` is set once. `_turn` belongs to the loop, and to `stop` once the
+        loop has forgotten the chore.
     """
 
     is_urgent = False
@@ -41,14 +42,14 @@ class Chore:
         failed: Callable[[Exception], None] = _log_failure,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        """Do nothing before `ask` or `begin`.
+        """Prepare; nothing is done before `ask` or `begin`.
 
         Args:
-            loop: knows when it is due.
+            loop: the event loop that starts the work when it is due.
             work: called by a thread; returns the seconds until its next turn, or None to wait for
                 `ask`.
             failed: called by the loop with the error that ended the work.
-            pool: whose threads do it; the loop's own if None.
+            pool: the pool whose threads do the work; the loop's own if None.
         """
         self._loop, self._failed = loop, failed
         self._work = carried(work)
@@ -58,17 +59,17 @@ class Chore:
         self._number = 0  # its number
 
     def begin(self, within_s: float) -> None:
-        """Do it in so many seconds for the first time. Any thread may call it."""
+        """Do the work for the first time in so many seconds. Any thread may call this."""
         self._loop.post(lambda: self._plan(within_s))
 
     def ask(self) -> None:
-        """Do it soon, and once more if it is being done now."""
+        """Do the work soon; if it is being done now, do it once more after that."""
         if not self._is_asked:
             self._is_asked = True
             self._loop.rouse(self)
 
     def stop(self) -> None:
-        """Do it no more; waits for the turn that is under way. Idempotent."""
+        """Do the work no more; wait for a turn that is under way. Idempotent."""
         self._is_over = True
         self._loop.call(lambda: self._loop.forget(self))
         if self._turn is not None:
@@ -76,7 +77,7 @@ class Chore:
                 self._turn.exception()
 
     def ready(self) -> None:
-        """Have a thread do it, unless one does."""
+        """Have a thread do the work, unless one is doing it already."""
         if self._turn is not None or self._is_over:
             return
         self._is_asked = False
@@ -92,7 +93,7 @@ class Chore:
             self._turn.add_done_callback(lambda done: self._loop.post(lambda: self._end(done)))
 
     def failed(self, error: Exception) -> bool:
-        """End it with an error."""
+        """End the chore because of an error."""
         self._is_over = True
         self._failed(error)
         return True

@@ -1,4 +1,4 @@
-"""Deadlines: what is due, and when the next is; a heap that holds each name once."""
+"""Deadlines: a heap of deadlines, one for each name."""
 
 import heapq
 from itertools import count
@@ -10,11 +10,11 @@ _SPARE_ENTRIES: Final = 16  # so that a heap of few names is not made again and 
 
 
 class Deadlines(Generic[Name]):
-    """One time for each name, which may be moved at any time.
+    """A deadline for each name, which may be moved at any time.
 
     A deadline is most often moved further away before it is reached, once for each message. So the
-    heap keeps the entry that it has, and looks at the time again when that comes up. One that is
-    moved nearer has another entry; the heap is made again when most of it is of no use.
+    heap keeps its old entry, and when that comes up, the current deadline is looked up. A deadline
+    that is moved nearer gets another entry; when most entries are outdated, the heap is rebuilt.
 
     Example:
         >>> deadlines = Deadlines[str]()
@@ -36,22 +36,22 @@ class Deadlines(Generic[Name]):
 
     @property
     def entries(self) -> int:
-        """How many entries the heap has: some two at most for each name that had a time at once."""
+        """The number of heap entries: about two for each name at most, counted at the peak."""
         return len(self._heap)
 
     def set(self, name: Name, at_s: float) -> None:
-        """Let `name` be due at a time, and at no other."""
+        """Set the deadline of `name`, replacing an earlier one."""
         self._at_s[name] = at_s
         if at_s < self._queued_s.get(name, NEVER_S):
             self._queue(name, at_s)
 
     def clear(self, name: Name) -> None:
-        """Let `name` not be due any more."""
+        """Remove the deadline of `name`."""
         self._at_s.pop(name, None)
 
     @property
     def next_s(self) -> float:
-        """When something is due next; infinite if nothing is."""
+        """The earliest deadline; infinite if there is none."""
         while self._heap:
             queued_s, _, name = self._heap[0]
             at_s = self._at_s.get(name)
@@ -63,7 +63,7 @@ class Deadlines(Generic[Name]):
         return NEVER_S
 
     def take(self, now_s: float) -> list[Name]:
-        """Return what is due, the earliest first; it is not due any more then."""
+        """Return the names that are due, the earliest first, and remove their deadlines."""
         due: list[Name] = []
         if not self._heap or self._heap[0][0] > now_s:
             return due  # the usual case; an entry may be early, and never late

@@ -27,9 +27,8 @@ _ALIVE_S: Final = 0.5  # between two looks whether the thread is there
 class EventLoop(LoopTurns):
     """An event loop in a thread of its own, with a pool of threads for work that may block.
 
-    Threads: `call`, `away`, `ask` and `add_failing` may be called by any thread, as may what
-        `LoopTurns` says.
-        longest_s, longest_ran_s: read by any thread.
+    Threads: `call`, `away`, `ask` and `add_failing` may be called by any thread, as may the methods
+        that `LoopTurns` lists. longest_s, longest_ran_s: read by any thread.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class EventLoop(LoopTurns):
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is the loop."""
+        """Whether the caller runs in the loop's thread."""
         return threading.get_ident() == self._ident
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has ended, so that it calls nothing any more."""
+        """Whether the thread has ended, so that nothing is called any more."""
         return not self._thread.is_alive()
 
     @property
@@ -196,7 +195,7 @@ class EventLoop(LoopTurns):
                     failing(RuntimeError("the event loop of this process has ended"))
 
     def _note_longest(self) -> None:
-        """Log a long turn, and how much of it the thread spent waiting rather than running."""
+        """Log a long turn, and how much of that time the thread was waiting, not running."""
         if self.longest_s > _LONG_TURN_S:
             words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)

@@ -1,4 +1,4 @@
-"""Poller: what an event loop waits with: for descriptors, and for a bell that any thread rings."""
+"""Poller: waits for descriptors, and for a bell that any thread can ring."""
 
 import os
 import select
@@ -22,31 +22,31 @@ class Poller(Protocol):
 
     @property
     def register(self) -> Callable[[int, int], None]:
-        """Watch a descriptor, that is not watched, for these events."""
+        """Watch a descriptor that is not watched yet, for these events."""
 
     @property
     def modify(self) -> Callable[[int, int], None]:
-        """Watch a descriptor, that is watched, for these events instead."""
+        """Watch a descriptor that is watched already, for these events instead."""
 
     @property
     def unregister(self) -> Callable[[int], None]:
-        """Watch a descriptor no more; it is still open."""
+        """Stop watching a descriptor, which must still be open."""
 
     def ring(self) -> None:
         """End the wait of `poll`, or the next one. Any thread may call this at any time."""
 
     def hear(self) -> None:
-        """Take note that the bell was rung; only a later ring ends a wait."""
+        """Acknowledge that the bell was rung; only a later ring ends a wait."""
 
     def close(self) -> None:
         """Release the descriptors; the bell is silent from now on."""
 
 
 class EpollPoller:
-    """EpollPoller: the system's own.
+    """EpollPoller: the poller of the operating system.
 
     Threads: any may call `ring`; the bell's descriptor is closed when the last call has ended, so
-        that none writes to another file that has got its number.
+    that no call writes to another file that was given the same number.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class EpollPoller:
             os.eventfd_write(bell.fd, 1)
 
     def hear(self) -> None:
-        """Take note that the bell was rung."""
+        """Acknowledge that the bell was rung."""
         os.eventfd_read(self.bell)
 
     def close(self) -> None:

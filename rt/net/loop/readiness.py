@@ -1,4 +1,4 @@
-"""Readiness: what has something to do, in which order, and how much of it one turn does."""
+"""Readiness: which parties have something to do, in which order, and how many a turn serves."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -7,11 +7,11 @@ Name = TypeVar("Name")
 
 
 class Readiness(Generic[Name]):
-    """Those that have something to do, each once: the urgent first, the others in turn.
+    """The names that have something to do, each once: urgent ones first, the others in turn.
 
     Messages of other nodes are urgent: a heartbeat that waits for 64 pullers would end a leader's
-    term. Of the others a turn serves as many as a time allows, at least one, and the next turn goes
-    on with the rest, so that no flood of one of them keeps any other waiting for ever.
+    term. Of the others, a turn serves at least one, and as many as its time allows; the next turn
+    continues with the rest. So no name that is always busy keeps another waiting for ever.
 
     Example:
         >>> ready = Readiness[str]()
@@ -30,7 +30,7 @@ class Readiness(Generic[Name]):
         return bool(self._urgent or self._others)
 
     def mark(self, name: Name, *, is_urgent: bool = False) -> None:
-        """Note that `name` has something to do; idempotent."""
+        """Record that `name` has something to do; idempotent."""
         if is_urgent:
             self._others.pop(name, None)
             self._urgent[name] = None
@@ -43,11 +43,11 @@ class Readiness(Generic[Name]):
         self._others.pop(name, None)
 
     def turn(self, last_s: float, clock: Callable[[], float]) -> Iterator[Name]:
-        """Yield those that one turn serves; any that is marked again meanwhile has the next one.
+        """Yield the names that one turn serves; one that is marked again meanwhile has to wait.
 
         Args:
-            last_s: nothing that is not urgent begins after this time, except the first.
-            clock: returns the time; asked before each of the others but the first.
+            last_s: after this time no further name that is not urgent is served, except the first.
+            clock: returns the time; called before each name that is not urgent, except the first.
         """
         left = len(self._others)
         while True:

@@ -1,4 +1,4 @@
-"""Timer: has the event loop call a function when it is due, which may leave work to a thread."""
+"""Timer: has the event loop call a function when it is due; the function may use a thread."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ _RETRY_S: Final = 1.0  # without a thread for what is put aside
 
 
 class Aside(NamedTuple):
-    """What a thread is to do, because it may wait, and what the loop does then.
+    """Work for a thread, because it may wait, and what the loop calls after it.
 
     Attributes:
-        work: may raise `RtError` and `OSError`.
-        back: called by the loop with the error that ended `work`, if one did; not after `stop`.
-        is_peer: whether it waits for a peer, and otherwise for a disk.
+        work: called by the thread; may raise `RtError` and `OSError`.
+        back: called by the loop with the error that ended `work`, or None; not called after `stop`.
+        is_peer: whether the work waits for a peer; otherwise it waits for a disk.
     """
 
     work: Callable[[], None]
@@ -31,10 +31,10 @@ class Aside(NamedTuple):
 class Timer(ContextParty):
     """Calls a function soon after `set`, and again after the seconds that it returned.
 
-    Threads: any may call `set` and `stop`. `_is_set` saves the loop all but the first of many
-    calls of `set`; it is cleared before the function is called, so none is lost. `_resting` is
-    cleared by the loop, and set by the thread that has done what was put aside. `_is_over` is set
-    once; `_aside` and `_next` belong to the loop.
+    Threads: any may call `set` and `stop`. `_is_set` saves the loop all but the first of many calls
+    of `set`; it is cleared before the function is called, so none is lost. `_resting` is cleared by
+    the loop, and set by the thread that has done the work put aside. `_is_over` is set once;
+    `_aside` and `_next` belong to the loop.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Timer(ContextParty):
         act: Callable[[], float | Aside | None],
         broken: Callable[[RtError], None],
     ) -> None:
-        """Call nothing before `set`.
+        """Prepare; nothing is called before `set`.
 
         Args:
-            loop: calls it.
-            act: what is called; returns the seconds until the next call, or None to wait for
-                `set`, or what a thread is to do: it is called again after that.
-            broken: called by the loop after an internal error in `act`, or as the loop ends with
-                one; nothing is called after the latter.
+            loop: the event loop that calls `act`.
+            act: the function. It returns the seconds until the next call, None to wait for `set`,
+                or an `Aside` with work for a thread, after which it is called again.
+            broken: called by the loop after an internal error in `act`, or when an error ends the
+                loop; nothing is called after the latter.
         """
         super().__init__()
         self._loop, self._act, self._broken = loop, act, broken
@@ -70,13 +70,13 @@ class Timer(ContextParty):
                 self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self, wait_s: float | None = None) -> bool:
-        """Call it no more. Idempotent.
+        """Call the function no more. Idempotent.
 
         Args:
-            wait_s: how long to wait for what was put aside; the loop itself waits for nothing.
+            wait_s: how long to wait for work put aside; the loop's own thread does not wait.
 
         Returns:
-            Whether nothing is under way any more.
+            Whether no work is under way any more.
         """
         if not self._is_over:
             self._is_over = True

@@ -1,4 +1,4 @@
-"""LoopTurns: the turns of an event loop: what it calls, in which order, and for how long."""
+"""LoopTurns: the turns of an event loop: whom it calls, in which order, and for how long."""
 
 import time
 from abc import ABC, abstractmethod
@@ -88,13 +88,11 @@ class LoopTurns(ABC):
     served or marked for the next turn, and last come the duties of the streams that have news.
 
     Threads: `post`, `rouse` and `mark_last` may be called by any thread; all else, and all fields
-        but these, belong to the one that runs the turns.
-        clock: a function that any thread may call.
-        _posted, _called: deques, to which any thread appends.
-        _is_rung: set before the bell is rung, and cleared after it was heard and before the two
-            are looked at: what is appended later rings again.
-        _is_over, _takes_none: set once. What was posted before the latter is called; a thread that
-            reads it takes back what it has posted, unless that has been called.
+        but these, belong to the one that runs the turns. clock: a function that any thread may
+        call. _posted, _called: deques, to which any thread appends. _is_rung: set before the bell
+        is rung, and cleared after the bell was heard and before the two deques are read, so a later
+        addition rings again. _is_over, _takes_none: set once. Calls posted before `_takes_none` is
+        set are made; a thread that finds it set withdraws its call, unless that was made.
     """
 
     def __init__(self, clock: Callable[[], float], poller: Poller) -> None:
@@ -150,7 +148,7 @@ class LoopTurns(ABC):
     def mark_last(self, party: Party) -> None:
         """Have the loop call a party at the end of this turn or the next.
 
-        Another thread's call does not wait for what others have posted, which may be a storm.
+        A call from another thread is not queued after posted calls, of which there may be many.
         """
         if self.is_own_thread:
             self._last[party] = None

@@ -1,4 +1,4 @@
-"""Answers: peers that ask the same at about the same time share one answer."""
+"""Answers: peers that ask the same question at about the same time share one answer."""
 
 import json
 import ssl
@@ -41,7 +41,7 @@ class _Kept:
 
     @property
     def fresh_s(self) -> float:
-        """How long it may be reused, in seconds; shorter if it is cheap to make."""
+        """How many seconds the answer may be reused; fewer if it is cheap to make."""
         return max(min(_FRESH_S, _FRESH_COSTS * self.cost_s), _LONG_COSTS * self.cost_s)
 
 
@@ -82,9 +82,9 @@ class SharedAnswers:
             question: equal for callers that may share an answer.
             make: makes an answer.
             state: returns the state; an answer made in another state is not used.
-            since_s: by the monotonic clock; an answer begun earlier is not used.
-            every_s: between two answers in one state, because making them costs another thread;
-                for one since `since_s` the caller waits that long.
+            since_s: a time by the monotonic clock; an answer begun earlier is not used.
+            every_s: the shortest time between two answers in the same state, because making them
+                delays another thread; a caller that needs one begun after `since_s` waits for it.
         """
         asked_s = self._clock()
         kept = self._kept.setdefault(question, _Kept())
@@ -140,7 +140,8 @@ class AnswerMeter:
             peer: its identity, which is charged.
             make: makes the answer.
             patience_s: how long the peer may take to receive it.
-            is_last: whether the answer ends the connection, whose cost is then charged too.
+            is_last: whether the answer ends the connection; the connection's cost is then charged
+                too.
         """
         if self._admission is None:
             send_all(sock, make(), time.monotonic() + patience_s)

@@ -19,10 +19,10 @@ def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
 
 
 def demand_log(own: str, request: Fields) -> None:
-    """Refuse a request whose positions and claims are of another log than the node's.
+    """Refuse a request whose positions or claims belong to another log than the node's.
 
-    A reader that was told of a site which continues the log may reach it before its copy is cut:
-    what it has handled beyond the cut is not in the log that goes on.
+    A reader may reach the site that continues the log before its own copy is cut. What the reader
+    has handled after the cut is not in the new log.
     """
     if (named := request.get("log", own)) != own:
         words = f"the request is about the log {shown(str(named))}, and this is {own}"

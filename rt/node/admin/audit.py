@@ -1,4 +1,4 @@
-"""AuditLog: one line of JSON for each change that a peer requested, done or refused."""
+"""AuditLog: one line of JSON for each change that a peer requested, whether done or refused."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ class _Budget:
     left_out: int = 0
 
     def is_whole(self, now_s: float) -> bool:
-        """Refill it; return whether it is full, as if nothing had been written."""
+        """Refill the budget; return whether it is full, as if nothing had been written."""
         self.lines = min(self.most, self.lines + (now_s - self.at_s) / _LINE_EVERY_S)
         self.at_s = now_s
         return self.lines == self.most
@@ -45,9 +45,9 @@ class _Budget:
 class AuditLog:
     """AuditLog: appends to a file that it alone writes; the previous file is kept as `.1`.
 
-    A peer that repeats a request fifty times a second could crowd out others' lines. So a refusal
-    of one kind (holder, request, reason) gets one line a minute, and so does a client that has used
-    up its first lines; each line says how many were left out before it.
+    A peer that repeats a request fifty times a second could crowd out others' lines. So each kind
+    of refusal (holder, request, reason) gets one line a minute, and so does a client that has used
+    up its initial budget; each line says how many were left out before it.
 
     Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """

@@ -18,7 +18,7 @@ class LevelAdmin:
         gate: LevelGate,
         change_note: Callable[[str, Callable[[str, int], str | None]], object],
     ) -> None:
-        """Prepare; `change_note` has a note changed as `ChangedNotes.change` does."""
+        """Prepare; `change_note` changes a note by agreement, like `ChangedNotes.change`."""
         self._gate, self._change_note = gate, change_note
 
     @property
@@ -27,7 +27,7 @@ class LevelAdmin:
         return {"level": Verb(self._show), "raise-level": CHANGE(self._raise)}
 
     def _show(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return the level, and what each node reads, as this node has heard."""
+        """Return the cluster's level, and the newest level that each node can read, if known here."""
         gate = self._gate
         level, agreed = gate.level, gate.agreed
         return {
@@ -46,7 +46,7 @@ class LevelAdmin:
         }
 
     def _raise(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Raise the level to the newest; it stays as it is if it has that already."""
+        """Raise the level to the newest; do nothing if it is the newest already."""
         self._change_note(
             LEVEL_NOTE, lambda _text, now_ns: self._gate.raised(identity.title, now_ns)
         )

@@ -35,7 +35,7 @@ class MemberAdmin:
         retention: Retention,
         wait: Callable[[Until], None],
     ) -> None:
-        """Prepare; the arguments are those of `rt.node.admin.node_admin.NodeAdmin`."""
+        """Prepare; arguments as for `rt.node.admin.node_admin.NodeAdmin`."""
         self._settings, self._sequencer = settings, sequencer
         self._member, self._retention, self._wait = member, retention, wait
         self._targets: dict[str, int] = {}  # the instruction that a learner must reach
@@ -54,8 +54,8 @@ class MemberAdmin:
     def _members(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return the members, for clients to find and for a new node's configuration.
 
-        Any node returns those at the end of its log, which lead a client to the others. They may be
-        outdated or undecided; `{"decided": true}` asks the leader for the decided ones.
+        Any node returns the members at the end of its log, so that a client finds the others. They
+        may be outdated or undecided; `{"decided": true}` asks the leader for the decided members.
         """
         own, settings = self._member.engine, self._settings
         engine, changed_at = self._sequencer.ask(lambda: (own.status(), own.last_change.index))
@@ -111,7 +111,7 @@ class MemberAdmin:
         return self._change(promote, identity)
 
     def _demand_merged(self, name: str) -> None:
-        """Refuse a learner whose durable merged log has not reached its target.
+        """Refuse to promote a learner whose durable merged log has not reached its target.
 
         The target is the majority's position when its promotion was first requested.
         """
