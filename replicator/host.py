@@ -1,4 +1,4 @@
-"""Host: what a server needs from the node that it is part of."""
+"""Host: the interfaces of a node that its server uses."""
 
 from typing import Protocol
 
@@ -26,18 +26,18 @@ class Inbox(Protocol):
 
     @property
     def appender(self) -> Appender:
-        """Recovered and at its end; the connection's thread appends, others may sync."""
+        """The log's recovered appender; the connection's thread appends, others may sync."""
 
     @property
     def traffic(self) -> Traffic:
-        """What was appended; the connection's thread adds to it."""
+        """Counts of what was appended; the connection's thread adds to them."""
 
     def written(self) -> None:
         """Record that bytes were appended: the host syncs them in time, then rings the bell."""
 
     @property
     def confirmations(self) -> Confirmations:
-        """The session's progress; `received` is what a sync here made durable."""
+        """The session's progress; `received` is the end that a sync here has made durable."""
 
     def keeps(self, entry: Archived) -> bool:
         """Return whether to keep the bytes of a whole file that the source has archived."""
@@ -50,7 +50,7 @@ class Inbox(Protocol):
 
     @property
     def leave(self) -> Refused | None:
-        """Why this connection must leave the log, or None; the bell is rung when it is set."""
+        """Why this connection must leave the log, or None; the bell is rung when this is set."""
 
     def release(self) -> None:
         """Release the log, so that another connection may claim it. Called once."""
@@ -78,18 +78,18 @@ class Feed(Protocol):
         """Return frames from `first` on, up to `end` at most, if they are in memory."""
 
     def is_whole(self) -> bool:
-        """Return whether, as far as this node knows, nothing is missing up to that end."""
+        """Return whether this node knows of nothing that is missing up to that end."""
 
     def release(self) -> None:
-        """Record that this sink is gone. Called once."""
+        """Record that this sink has gone. Called once."""
 
 
 class Host(Protocol):
-    """A node as its server sees it. Any thread may call all of it."""
+    """A node, as its server uses it. Any thread may call any method."""
 
     @property
     def stream(self) -> str:
-        """The one stream it serves."""
+        """The name of the one stream that it serves."""
 
     def is_member(self, name: str) -> bool:
         """Whether the node of this name belongs to the cluster; strangers are not served."""
@@ -103,7 +103,7 @@ class Host(Protocol):
         Args:
             identity: identity of the session's log at the source; its names were checked.
             peer: the name in the certificate.
-            wake: to be rung when `confirmed` has changed.
+            wake: the bell to ring when the confirmations have changed.
             relays: whether the peer is a node, relaying what a publisher pushed to it.
 
         Raises:
@@ -116,19 +116,19 @@ class Host(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """Whether it merges before other nodes, so that publishers wait for its acknowledgement."""
+        """Whether this node merges before the others, so publishers wait for its reply."""
 
     def settle(self) -> None:
         """Record that a connection has appended everything that had arrived.
 
-        The host may sync it, and act on that, before it returns.
+        The host may sync the bytes, and act on the sync, before this returns.
         """
 
     def feed(self, wake: Bell, *, relays: bool) -> Feed:
         """Return the merged log for a peer that may pull it.
 
         Args:
-            wake: to be rung when `end` has changed, or a file was rolled or archived.
+            wake: the bell to ring when `end` has changed, or a file was rolled or archived.
             relays: whether the peer is a node, which can use an incomplete log.
 
         Raises:

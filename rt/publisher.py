@@ -43,7 +43,7 @@ _CLOSED: Final = -1
 
 
 class Flushing(NamedTuple):
-    """Where what was published ends, and the place up to which its log must be synced."""
+    """The end of what was published, and the position up to which the log must be synced for it."""
 
     end: Position
     synced_at: Position
@@ -337,7 +337,7 @@ class Publisher:
             return self._flushing(synced=synced)
 
     def begin_flush_now(self, *, synced: bool) -> Flushing | None:
-        """As `begin_flush`; None if that would wait for another thread, or for the disk."""
+        """Do as `begin_flush`, or return None if that would wait for another thread or the disk."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -354,7 +354,7 @@ class Publisher:
         return Flushing(end, self._writer.ask_sync() if synced else end)
 
     def synced_to(self) -> Position:
-        """Return up to where it is on stable storage, as `Flushing.synced_at`.
+        """Return the end of what is on stable storage, to compare with `Flushing.synced_at`.
 
         Raises:
             WriterFailed: the disk failed.
@@ -362,7 +362,7 @@ class Publisher:
         return self._writer.synced_to()
 
     def hear_syncs(self, heard: Callable[[], None]) -> None:
-        """Call this, which must not wait, after each sync and when the disk has failed."""
+        """Have `heard` called after each sync and when the disk has failed; it must not wait."""
         self._writer.hear_syncs(heard)
 
     def demand_name(self) -> None:
@@ -379,7 +379,7 @@ class Publisher:
             self._ask_after_s = now_s + _ASK_S
 
     def dropped(self) -> list[Dropped]:
-        """Return everything that the session's limit has ever dropped (`on_full="drop_oldest"`).
+        """Return all messages that the session has dropped because of its limit, as ranges.
 
         Dropped messages are not confirmed, even if `confirmed` names a later position.
         """
@@ -388,14 +388,14 @@ class Publisher:
 
     @property
     def drops(self) -> tuple[DroppedSpan, ...]:
-        """What this object has dropped, a new tuple after each drop; any thread may call this."""
+        """The spans that this object has dropped, as a new tuple after each drop; any thread."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
         """Return the end of the last messages up to a position, not counting dropped ones.
 
-        The result includes everything that `drops` has named. Any thread may call this; it waits
-        for nothing, though a drop takes several syncs.
+        The result takes into account everything that `drops` lists. Any thread may call this; it
+        does not wait for a running drop, which takes several syncs.
         """
         return self._writer.kept(position)
 
@@ -500,7 +500,7 @@ class Publisher:
         return cells
 
     def _demand_headers(self) -> None:
-        """Raise `Refused` if the nodes cannot read headers, as far as is known here.
+        """Raise `Refused` if it is known here that some node cannot read headers.
 
         A session that was never shipped may have headers: nodes that cannot read them refuse it
         later.
@@ -523,7 +523,7 @@ class Publisher:
             raise
 
     def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
-        """Write what is pending; with `alone`, the caller announces it later, without the lock."""
+        """Write pending messages; with `alone`, the caller announces them later, unlocked."""
         pending = self._pending
         if not pending.payloads:
             return None

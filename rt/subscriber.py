@@ -35,7 +35,8 @@ class Subscriber:
 
     The directory may be empty, and may be written meanwhile. A subscriber that follows waits for a
     directory that does not exist yet, and logs a warning after 5 s and then every 5 minutes; one
-    that does not raises `Misuse`. Each keeps its own place and affects no other reader or writer.
+    that does not raises `Misuse`. Each subscriber keeps its own position and affects no other
+    reader or writer.
 
     Examples:
         >>> import tempfile
@@ -92,7 +93,7 @@ class Subscriber:
                 order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently. Likewise
-                where another log continues this one from an earlier place: `SupersededError`.
+                `SupersededError`, where another log continues this one from an earlier position.
             on_poison: what to do with a frame that is intact but cannot be decoded, because its
                 publisher is faulty or hostile: `raise` a `PoisonError`, `notify` through `on_event`
                 and continue after it, or `skip` it silently.
@@ -129,7 +130,7 @@ class Subscriber:
         self._guard = ForkGuard("a Subscriber", self._abandon)
 
     def on_continued(self, call: Callable[[ContinuedLog], None]) -> None:
-        """Have a function called before another log that continues this one is read."""
+        """Have a function called when another log continues this one, before that log is read."""
         self._follower.continued = call
 
     @property
@@ -162,14 +163,14 @@ class Subscriber:
             max: end it after so many messages; None for any number.
 
         Raises:
-            GapError: messages were archived before they were read, and `on_gap` is `raise`. The
-                gap is reported once; iterating again continues after it. Without `follow`, also if
-                everything was archived that the log ever had.
-            SupersededError: another log continues this one from before this place, and `on_gap` is
-                `raise`. Iterating again continues there.
-            CorruptLog: the log is damaged at `position`; raised again by every later call. As a
-                `PoisonError`, a frame there is whole but cannot be decoded; as a `ReplacedLog`, a
-                session's own log was put back from a backup.
+            GapError: messages were archived before they were read, and `on_gap` is `raise`. The gap
+                is reported once; iterating again continues after it. Without `follow`, this is also
+                raised if everything that the log ever had was archived.
+            SupersededError: another log continues this one from before this position, and `on_gap`
+                is `raise`. Iterating again continues in that log.
+            CorruptLog: the log is damaged at `position`; raised again by every later call. It is a
+                `PoisonError` if a frame there is whole but cannot be decoded, and a `ReplacedLog`
+                if a session's own log was restored from a backup.
             Misuse: `follow` is False, and there is no log, or it ends before `start`; or this is a
                 copy of the subscriber in a forked child.
         """
@@ -279,7 +280,7 @@ class Subscriber:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Close the files without taking a lock: in a forked child, those that are the parent's."""
+        """In a forked child: close the inherited files without taking a lock."""
         self._use.stop()
         self._current = iter(())
         self._follower.close()
@@ -308,7 +309,7 @@ class Subscriber:
 
 
 def _nothing() -> None:
-    """Do nothing where no one asked to be called."""
+    """Do nothing; the default for a callback that was not set."""
 
 
 def _release(
@@ -352,7 +353,7 @@ class _Waiter:
 
     Threads: one at a time waits or closes; any may set `wake`, and the writer's thread calls
     `_heard`, which sets `_end`. If the waiting thread takes an older end at that moment, the new
-    one is lost, and the log is checked instead.
+    end is lost, and the log itself is checked instead.
     """
 
     def __init__(self, directory: str, mode: str) -> None:

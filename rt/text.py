@@ -1,4 +1,4 @@
-"""Text: times and bytes as text, and text that is safe to show, the same in all of rt."""
+"""Text: how all of rt formats times and bytes, and makes text safe to show."""
 
 import json
 import re

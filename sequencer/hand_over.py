@@ -1,4 +1,4 @@
-"""HandOver: moves leadership to another member when this leader cannot plan what others hold."""
+"""HandOver: moves leadership to another member when this leader lacks bytes that others hold."""
 
 from typing import Final
 

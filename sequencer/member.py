@@ -191,13 +191,13 @@ class Member:
             self.engine.gone(member)
 
     def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
-        """Learn which members refuse this node because it was removed.
+        """Record which members refuse this node because it was removed.
 
         Args:
-            verdicts: by member that was dialled since the last call, whether it does.
+            verdicts: whether each member that was dialled since the last call refuses this node.
 
         Raises:
-            WriterFailed: a majority does; this node has recorded it, and must stop.
+            WriterFailed: a majority refuses it; this node has recorded that, and must stop.
         """
         for each, is_removed in verdicts.items():
             self._verdicts.take(each, is_removed=is_removed)
@@ -258,9 +258,9 @@ class Member:
             self.executor.alone = self.is_alone
 
     def _take_ready(self, ready: Ready) -> None:
-        """Speak early, persist and speak; execute first what a reader here waits for.
+        """Send early messages, persist, send the rest; first execute what readers here wait for.
 
-        The leader can do with the reply of another member meanwhile.
+        That delays this node's reply, but the leader can use another member's reply meanwhile.
         """
         if self.engine.members is not self.membership.followed:
             self._follow()  # before anything is sent to a member that is new
@@ -313,7 +313,7 @@ class Member:
     # Messages between nodes
 
     def _greet(self) -> None:
-        """Send how far this node's disk has come; everything the engine holds is durable now."""
+        """Send how far this node's disk has come; all that the engine holds is durable now."""
         status = self.engine.status()
         self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
         for member in self.holdings.others:
@@ -326,18 +326,18 @@ class Member:
             self._journal.disown(self.greeting.finding)
 
     def _took_part(self) -> bool:
-        """Whether this node has taken part in consensus since it started.
+        """Whether this node has taken part in the consensus since it started.
 
-        If an older copy of a node has, a leader may have been elected or followed with it, so it
-        belongs to the majority that moved on. What it undid is already lost, and stopping it could
-        leave no majority.
+        If a node that runs on an older copy of its state has taken part, a leader may have been
+        elected with its vote, so it belongs to the majority that moved on. What the older copy
+        undid is already lost, and stopping the node could leave no majority.
         """
         status = self.engine.status()
         is_later = status.term > self.greeting.claim.begun.term
         return self.greeting.is_over and (is_later or bool(status.leader))
 
     def _report_changes(self) -> None:
-        """Report what is held to the leader; all of it to all members if there is another one."""
+        """Report changed holdings to the leader; if it is a new one, report all to all members."""
         if self.engine.leader != self._leader:
             self._leader = self.engine.leader
             self.proposals.change_leader()
@@ -369,7 +369,7 @@ class Member:
         self.execution.adopt(body)
 
     def _send_state(self, member: str) -> None:
-        """Send this node's state: it was decided, so it is the same on every node."""
+        """Send a member this node's state, which is the same on every node."""
         state = self.execution.state()
         if state is not None:
             self.transmit(member, _STATE + state)

@@ -34,7 +34,7 @@ class Announced(NamedTuple):
         place: term and index of its entry.
         seats: the configuration.
         sender: the node that announced it.
-        is_vouched: whether the sender votes by this node's log, or by a vouched announcement.
+        is_vouched: whether the sender is a voter by this node's log, or by a vouched announcement.
     """
 
     place: Place = (0, 0)
@@ -51,9 +51,9 @@ class Doors(NamedTuple):
         voters: the members that vote.
         peers: nodes that may speak the protocol between nodes: members and announced ones.
         departed: removed nodes.
-        leaving: removed nodes that are still informed, over connections they already had.
-        is_open: whether any other node may speak that protocol to announce its configuration,
-            because there is no leader and too few known voters are heard.
+        leaving: removed nodes that are still sent news, over connections they already had.
+        is_open: whether any other node may speak that protocol in order to announce its
+            configuration, because there is no leader and too few known voters are heard from.
     """
 
     members: frozenset[str] = frozenset()
@@ -73,8 +73,8 @@ class Membership:
 
     A node whose log lags may not know its leader's address, and could not reply to it. So it also
     dials and accepts the nodes of the newest configuration that a known voter announced. That
-    configuration only decides whom to dial, greet and hear: votes, acknowledgements and holdings
-    count by this node's own log.
+    configuration only decides which nodes to dial, greet and listen to. Votes, acknowledgements and
+    holdings count by this node's own log.
 
     Attributes:
         doors: which nodes are admitted; replaced, never changed.
@@ -188,9 +188,9 @@ class Membership:
             self._apply()
 
     def _is_known(self, name: str) -> bool:
-        """Whether a node votes by this node's log, or by a vouched announcement that is newer.
+        """Whether a node is a voter by this node's log, or by a newer vouched announcement.
 
-        An older one may list a node that the log has removed since.
+        An older announcement may list a node that the log has removed since.
         """
         change, known = self._engine.last_change, self._announced
         is_newer = known.is_vouched and known.place > (change.term, change.index)
@@ -200,10 +200,10 @@ class Membership:
     def _believes(self, announced: Announced) -> bool:
         """Whether to act on an announcement.
 
-        A non-voter's is needed only while no known voter can tell, because all were replaced or are
-        down. A removed node is never believed. A voter that was replaced unknown to this node is
-        believed only until a known voter leads, but also while a node of its list leads that this
-        log does not know.
+        An announcement from an unknown voter is needed only while no known voter can announce one,
+        because all were replaced or are down. A removed node is never believed. The sender that was
+        believed last, which may itself have been replaced, stays believed until a known voter
+        leads.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:

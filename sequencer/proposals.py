@@ -50,11 +50,11 @@ class Proposals:
 
         Args:
             engine: takes the proposals.
-            holdings: what every member holds of each session.
-            execution: its state is what the next instruction is planned on.
+            holdings: how much of each session every member holds.
+            execution: executes entries; the next instruction is planned on its state.
             planner: plans an instruction from what a majority holds.
             now_ns: the clock for merge times.
-            lone: plans a small update of one session.
+            lone: plans small updates of single sessions.
         """
         self._lone = lone or LoneMessages()
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # ns from proposal to commit
@@ -104,7 +104,7 @@ class Proposals:
         return self._planner.stuck if self._engine.leads else {}
 
     def forget(self, session: str) -> None:
-        """Forget a session's copy: it was set aside."""
+        """Forget the findings about a session's copy, which was set aside."""
         self._planner.stuck.pop(session, None)
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
@@ -129,7 +129,7 @@ class Proposals:
             self.orders.append(instruction)
 
     def change_leader(self) -> None:
-        """Start over: the leader has changed."""
+        """Start over, because the leader has changed."""
         self.undecided = None  # if it is committed after all, execution checks its slices
         self._planner.stuck.clear()
         if self._engine.leads:
@@ -179,7 +179,7 @@ class Proposals:
             self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
 
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
-        """Propose an instruction; False while leadership moves: the next leader plans the same."""
+        """Propose an instruction; False while leadership moves: the next leader will plan it."""
         try:
             entry = self._engine.propose(command)
         except Refused:

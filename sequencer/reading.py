@@ -8,29 +8,28 @@ from sequencer.raft.engine import Raft
 
 
 class LatestReads:
-    """LatestReads: has reads of other threads confirmed; a ticket identifies each.
+    """LatestReads: has a majority confirm the reads of other threads; a ticket identifies each.
 
     A leader that is cut off does not notice for an election timeout, and another leader may decide
     something by then. So after a read is requested, a majority confirms that the leader still
     leads; a state that has executed up to the leader's commit index is then the latest. A follower
     asks the leader for that index and reads its own state.
 
-    Threads:
-        The thread that drives the engine calls `ask` and `take`, and sets the index of a read; any
-        thread may call the rest. `_tickets` and `waiting` are changed by single operations, each
-        of one ticket, which is its reader's alone.
+    Threads: The thread that drives the engine calls `ask` and `take`, and sets the index of a read;
+        any thread may call the rest. `_tickets` and `waiting` are changed by single operations on
+        one ticket, which only its reader uses.
 
     Attributes:
-        waiting: by ticket, the reads that may be waiting for other nodes.
+        waiting: the reads that may be waiting for other nodes, by ticket.
     """
 
     def __init__(self, engine: Raft, first: int = 0) -> None:
         """Start without reads.
 
         Args:
-            engine: has reads confirmed.
-            first: the first ticket, far from those of this node's other starts: a leader may still
-                answer what an earlier start asked.
+            engine: the consensus engine, which confirms reads.
+            first: the first ticket. It must be far from the tickets of this node's other starts,
+                since a leader may still answer a question from an earlier start.
         """
         self._engine = engine
         self._tickets = count(first + 1)
@@ -43,7 +42,7 @@ class LatestReads:
         return ticket
 
     def ask(self, ticket: int) -> None:
-        """Have a read confirmed if a leader is known; a forgotten read is ignored.
+        """Ask for a read to be confirmed, if a leader is known; a forgotten read is ignored.
 
         Raises:
             Refused: `busy`, too many reads are waiting.

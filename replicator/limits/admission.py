@@ -39,8 +39,8 @@ class ServerLimits:
         identity_bytes_s: bytes per second that one name may send and receive over all of its
             connections; beyond that it is slowed down.
         identity_messages_s: messages per second that one name may send on pushing and pulling
-            connections; beyond that it is slowed down. A short one takes 2 to 50 us of a processor.
-            A node of the cluster may send five times as many, of any size.
+            connections; beyond that it is slowed down. A short message takes 2 to 50 us of a
+            processor. A node of the cluster may send five times as many, of any size.
         identity_memory_bytes: bytes of arriving messages of one name, over all of its connections;
             beyond that a connection is refused. A node may briefly use twice as much.
         handshakes: connections whose certificate is not known yet.

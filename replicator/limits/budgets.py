@@ -1,4 +1,4 @@
-"""Budgets: what the holders of one name have used of a rate, and of daily sessions."""
+"""Budgets: how much of a rate, and of their daily sessions, the holders of a name have used."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,7 +33,7 @@ class DaySessions:
     claimed_s: dict[str, float] = field(default_factory=dict)  # when each was claimed last
 
     def claim(self, session: str, most: int, now_s: float) -> bool:
-        """Count a session; return False, without counting it, if it is one too many.
+        """Count a session; return False, without counting it, if it would exceed `most`.
 
         >>> sessions = DaySessions()
         >>> [sessions.claim(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]

@@ -1,4 +1,4 @@
-"""Quotas: what each publisher may use of one stream, besides its limits at a node."""
+"""Quotas: how much of one stream each publisher may use, besides its limits at a node."""
 
 import threading
 import time
@@ -82,7 +82,7 @@ class Quotas:
         """Count a session that a publisher pushes.
 
         Raises:
-            Refused: `sessions`: it has pushed too many different ones within a day.
+            Refused: `sessions`: the publisher has pushed too many different ones within a day.
         """
         quota = self.quota(publisher)
         with self._lock:

@@ -49,14 +49,14 @@ class PullStatus:
     Attributes:
         node: the node it is copied from; "" while there is no connection.
         position: the end of the copy.
-        next_place: where it continues: `position`, or the next file.
+        next_place: where the copy continues: at `position`, or in the next file.
         durable: the durable end of the copy.
         has_all: whether the node has reported, on this connection, that it has nothing more.
-        is_ahead: whether the last node that answered had less than the copy.
+        is_ahead: whether the last node that answered had less than the copy has.
         error: why there is no connection, or why the copy has stopped.
-        complete_to: everything merged at `asked_ns` is copied, and ends here; None if that was not
-            asked (`PullClient.ask_end`).
-        asked_ns: when it was asked, ns since the epoch.
+        complete_to: the copy has everything that was merged at `asked_ns`, which ends at this
+            position; None if no such question was answered (`PullClient.ask_end`).
+        asked_ns: when that question was asked, ns since the epoch.
         furthest: the furthest end that any node has reported lately.
         lag: how far the node lags another one; "" if unknown.
     """
@@ -87,14 +87,13 @@ class PullStatus:
 class PullClient:
     """Copies the merged log of a stream into `root/<stream>/out`, until stopped.
 
-    It also looks now and then how far the other nodes have merged, and leaves a node that lags
+    It regularly asks how far the other nodes have merged, and leaves a node that lags
     (`replicator.pull.lag_watch`).
 
-    Threads: the loop calls what the dialer does, and one thread of its pool at a time what a turn
-    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead`, `_is_accepted` and
+    Threads: the loop calls the methods of `Served`, and one thread of its pool at a time does the
+    work of `aside`; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead`, `_is_accepted` and
     `_has_rejoined`. `_watch` and `_leaving` belong to the loop; `_complete` and `_others` are
-    replaced as a whole. The public methods may be called from any thread, `stop` from one at a
-    time.
+    replaced as a whole. Any thread may call the public methods, but `stop` only one at a time.
     """
 
     def __init__(
@@ -116,24 +115,24 @@ class PullClient:
         is_wanted: Callable[[], bool] = lambda: True,
         near: Sequence[Address] = (),
     ) -> None:
-        """Dial nothing before `start` is called.
+        """Prepare; nothing is dialled before `start`.
 
         Args:
             root: directory under which streams live.
             stream: name of the stream.
             nodes: host and port of each node; one is used at a time.
-            contexts: made by `rt.net.tls.client_context`.
-            keep: whether to keep the bytes of a file that the cluster has archived.
-            sweep: is called about once a second to give up what is not to be kept.
-            start: where a new copy begins: at the file that holds this place.
-            grown: is called with the end of the copy whenever it has moved.
-            disk: where; the real one if not given.
+            contexts: contexts made by `rt.net.tls.client_context`.
+            keep: returns whether to keep the bytes of a file that the cluster has archived.
+            sweep: called about once a second to archive files that need not be kept.
+            start: where a new copy begins: with the file that holds this position.
+            grown: called with the end of the copy whenever it has moved.
+            disk: the disk of the copy; the real one if not given.
             asks: asks nodes where the stream ends; made here if not given.
-            loop: serves the connection; made here if not given.
-            watch: decides when the node lags, of nodes as `host:port`.
-            known: follows the members; without it, `nodes` stay.
+            loop: the event loop that serves the connection; made here if not given.
+            watch: decides when a node lags; it names nodes `host:port`. Made here if not given.
+            known: the nodes, kept up to date with the members; without it, `nodes` stay.
             is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
-            near: mirrors to copy from while one answers and does not lag, in this order.
+            near: mirrors that are preferred to nodes, in this order, unless they lag.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -169,7 +168,7 @@ class PullClient:
         self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
-        """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
+        """Start copying; `CorruptLog` if a copy that is also served is damaged."""
         self._guard.demand_owner()
         self._copy.open()
         self._loop = self._loop or EventLoop(pool_threads=_POOL_THREADS)
@@ -182,12 +181,12 @@ class PullClient:
             self._follower.start(self._loop)
 
     def wake(self) -> None:
-        """Ask again whether to be connected."""
+        """Have `is_wanted` asked again."""
         self._dialer.set()
 
     @property
     def loop(self) -> EventLoop | None:
-        """The loop that serves it; None before `start`, and once its own has been stopped."""
+        """The event loop in use; None before `start`, and once its own loop was stopped."""
         return self._loop
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
@@ -197,10 +196,10 @@ class PullClient:
             hops: how many mirrors the question may pass.
 
         Returns:
-            A wait that ends when the copy has everything that was merged by now.
+            A wait that ends when the copy has everything that was merged before this call.
 
         Raises:
-            Stopped: it was not started, or its own loop has been stopped with it.
+            Stopped: the client was not started, or was stopped together with its own loop.
         """
         self._guard.demand_owner()
         if self._loop is None:
@@ -223,7 +222,7 @@ class PullClient:
             wait_s: how long to wait for a running dial or write.
 
         Returns:
-            Whether it has ended. If not, the directory is still locked: call again.
+            Whether it has ended. If not, the directory is still locked; call `stop` again.
         """
         if self._guard.is_copy:
             return True
@@ -247,7 +246,7 @@ class PullClient:
 
     @property
     def directory(self) -> str:
-        """Where the copy is."""
+        """The directory of the copy."""
         return self._copy.directory
 
     @property
@@ -262,11 +261,12 @@ class PullClient:
     def on_succession(
         self, rejoin: Callable[[Succession], str], rejoined: Callable[[], None] = lambda: None
     ) -> None:
-        """Go on as a copy of the log that continues a log which has ended; call before `start`.
+        """Let the copy follow the log that continues its own, if that ends; call before `start`.
 
         Args:
-            rejoin: makes the copy one of the log that continues it, and returns what happened, as
-                a sentence; `Misuse` if it cannot be. No file of the copy is open then.
+            rejoin: turns the copy into one of the log that continues its own, and returns a
+                sentence about what happened; raises `Misuse` if that is impossible. It is called
+                while no file of the copy is open.
             rejoined: called once the copy is open again.
         """
 
@@ -283,7 +283,7 @@ class PullClient:
 
     @property
     def has_tried(self) -> bool:
-        """Whether an attempt to connect has ended, one way or the other, or the copy failed."""
+        """Whether an attempt to connect has ended, with or without success, or the copy failed."""
         return bool(self._dialer.codes) or bool(self._copy.failure)
 
     @property
@@ -294,7 +294,7 @@ class PullClient:
 
     @property
     def traffic(self) -> Traffic:
-        """What was copied since the start."""
+        """Counts of what was copied since the start."""
         log = self._copy.log
         return Traffic() if log is None else log.traffic
 
@@ -310,24 +310,24 @@ class PullClient:
         return PullStatus(node, appender.end, appender.next_place, log.durable, *last)
 
     def _abandon(self) -> None:
-        """In a forked child: release what it inherited."""
+        """In a forked child: release the inherited files and sockets."""
         self._dialer.abandon()
         self._copy.abandon()
 
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Whether its owner wants it to be connected now."""
+        """Whether the owner wants a connection now."""
         return self._is_wanted()
 
     def avoids(self, node: Address) -> bool:
-        """Whether a node lags, or is not near while one that is does not lag."""
+        """Whether a node lags, or is not near although some near mirror does not lag."""
         now_s = time.monotonic()
         lags = {each: self._watch.avoids(address_text(each), now_s) for each in [node, *self._near]}
         return lags[node] or (node not in self._near and not all(lags.values()))
 
     def begin(self, link: Link) -> None:
-        """Take what this node has."""
+        """Begin to copy over this connection."""
         self._refused = []
         self._side = SinkConnection(
             link, AckSchedule(self._dialer), self._claim, caught_up=self._take_caught_up,
@@ -337,7 +337,7 @@ class PullClient:
         self._connected(self._dialer.node)
 
     def turn(self) -> float:
-        """Take what has come; raise the refusal rather than that the node hung up after it."""
+        """Handle what has arrived; if the node refused and then hung up, raise the refusal."""
         side = self._side
         if side is None:
             return HEARTBEAT_S
@@ -361,12 +361,12 @@ class PullClient:
         return side.pause_s
 
     def aside(self) -> Callable[[], None] | None:
-        """Return what opens the copy, or ends one of its files."""
+        """Return work for a thread, if any: opening the copy, or ending one of its files."""
         side = self._side
         return None if side is None or side.aside is None else side.take_aside
 
     def end(self) -> None:
-        """Release the copy."""
+        """Release the connection's use of the copy."""
         side, self._side = self._side, None
         try:
             if side is not None:
@@ -391,12 +391,12 @@ class PullClient:
     # Which nodes there are
 
     def follow(self) -> None:
-        """Follow now what `known` has become by another configuration; any thread may call it."""
+        """Use the nodes in `known` at once, after its configuration changed; any thread."""
         if (follower := self._follower) is not None:
             follower.look()
 
     def _follow(self, nodes: Sequence[Address]) -> None:
-        """Pull from these nodes, and leave one that is no member any more."""
+        """Pull from these nodes from now on, and leave a node that is not among them."""
         self._nodes = list(nodes)
         self._dialer.follow(self._sources)
         names = [address_text(each) for each in self._sources]
@@ -409,18 +409,19 @@ class PullClient:
 
     @property
     def _sources(self) -> list[Address]:
-        """Where the log may be copied from, near mirrors first."""
+        """The addresses from which the log may be copied, near mirrors first."""
         return list(dict.fromkeys([*self._near, *self._nodes]))
 
     @property
     def crosses(self) -> bool:
-        """Whether the copy comes from a node, or from none, and not from a near mirror."""
+        """Whether the copy does not come from a near mirror, but from a node, or from none now."""
         return self._dialer.node not in map(address_text, self._near)
 
     def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
-        """Whether a near mirror that has answered is to be copied from instead.
+        """Whether to switch to a near mirror that has answered.
 
-        It has to have what was here when it was asked: it would send nothing before.
+        The mirror must have at least what this copy had when it was asked; with less, it would send
+        nothing.
         """
         near = [address_text(each) for each in self._near]
         if end is None or end < place or self._watch.avoids(name, time.monotonic()):
@@ -437,7 +438,7 @@ class PullClient:
         return self._is_accepted or (self._is_new and not self._next_place())
 
     def _completed(self, end: Position, asked_ns: int) -> None:
-        """Record that the copy has everything that was merged at a time."""
+        """Record that the copy has everything that was merged at `asked_ns`."""
         if asked_ns >= self._complete[1]:
             self._complete = end, asked_ns
 
@@ -450,7 +451,7 @@ class PullClient:
         self._others = self._watch.furthest, self._watch.lag(time.monotonic())
 
     def _look(self) -> float | Aside:
-        """Have a node asked when that is due; return when to look again."""
+        """Have a node asked if one is due; return when to look again."""
         now_s = time.monotonic()
         self._watch.grown(self._next_place(), now_s)
         self._note_others()
@@ -465,7 +466,7 @@ class PullClient:
         )
 
     def _heard(self, node: str, end: Position | None, asked_s: float, place: Position) -> None:
-        """Take an answer, and leave the current node if it lags or a nearer one has as much."""
+        """Handle an answer; leave the current node if it lags or a nearer one has as much."""
         self._watch.heard(node, end, asked_s)
         self._note_others()
         why = self._watch.why_leave(asked_s)

@@ -36,7 +36,7 @@ class EndAsks:
     """EndAsks: asks with a puller's certificate. Any thread may call any method."""
 
     def __init__(self, contexts: Contexts) -> None:
-        """Ask nothing yet.
+        """Prepare; nothing is asked yet.
 
         Args:
             contexts: contexts made by `rt.net.tls.client_context`; questions need contexts of their
@@ -59,7 +59,7 @@ class EndAsks:
         self._made = None
 
     def latest(self, node: Address, hops: int = HOPS_MAX) -> Position | NoEnd:
-        """Return where the stream ends: everything that was confirmed merged by now is before it.
+        """Return where the stream ends, after everything that was confirmed merged before the call.
 
         Args:
             node: the node or mirror to ask. A node has a majority confirm that it leads; a mirror
@@ -82,7 +82,7 @@ class EndAsks:
     def served(self, node: Address) -> Position | None:
         """Return the end that a node or mirror serves now; None if it does not answer.
 
-        It may be less than was merged. The question costs a handshake.
+        The node may serve less than was merged. The question costs a handshake.
         """
         try:
             return self._ask(node, {}, _SERVED_S)

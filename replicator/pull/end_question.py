@@ -12,7 +12,7 @@ NODES_MAX: Final = 32  # configured ones and those learned
 def covers(asked_s: float, since_s: float) -> bool:
     """Whether a question asked at `asked_s` is valid for a reader that began at `since_s`.
 
-    It must not be asked earlier: what was merged in between might not be in the answer.
+    It must not be older than the reader: messages merged in between might not be before the answer.
     """
     return asked_s >= since_s
 
@@ -22,8 +22,8 @@ class EndQuestion(Generic[Node]):
 
     An answer counts only if the node asked a majority after this object was made: everything
     merged, and confirmed to anyone, before that is then before the end it returns. So once the copy
-    has reached that end, wherever it comes from, it is complete as of the question. It says nothing
-    about what was merged later.
+    has reached that end, wherever it comes from, it is complete as of the question. The answer says
+    nothing about what was merged later.
 
     Pure: `replicator.pull.end_wait` asks in a thread, and the simulation in its turns.
     """
@@ -44,12 +44,12 @@ class EndQuestion(Generic[Node]):
 
     @property
     def is_round_over(self) -> bool:
-        """Whether all were asked in vain, so that the next one is asked after a pause."""
+        """Whether all nodes were asked in vain, so that the next one is asked after a pause."""
         return self.end is None and self._left <= 0
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether every node has answered that it never can."""
+        """Whether every node has answered that it can never say."""
         return len(self._unable) == len(self._nodes)
 
     def answered(self, end: Position) -> None:
@@ -76,7 +76,7 @@ class EndQuestion(Generic[Node]):
         self._next = (self._next + 1) % len(self._nodes)
 
     def is_reached(self, place: Position) -> bool:
-        """Whether a copy that continues at `place` has all that was merged at the question."""
+        """Whether a copy that continues at `place` has all that was merged before the question."""
         return self.end is not None and place >= self.end
 
     def why_not(self, place: Position) -> str:

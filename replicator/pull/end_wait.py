@@ -22,7 +22,7 @@ class EndWait:
 
     Threads: the loop asks and checks, until `close`; any thread may call the public methods.
         `_question` belongs to the loop, and `end` is set by it; `_error` and `is_reached` are set
-        before `_is_over`. One thread at a time does what is put aside: it asks a node, or reads
+        before `_is_over`. One thread at a time does the work put aside: it asks a node, or reads
         where the copy is.
     """
 
@@ -37,17 +37,17 @@ class EndWait:
         is_accepted: Callable[[], bool] = lambda: True,
         reads_disk: bool = False,
     ) -> None:
-        """Begin to ask.
+        """Begin to ask the nodes.
 
         Args:
             nodes: nodes or mirrors, asked in turn.
-            asks: asks one of them, as `EndAsks.latest`.
+            asks: asks one of them, like `EndAsks.latest`.
             place: returns where the copy continues now.
-            loop: has them asked, and checks the copy.
+            loop: the event loop that has them asked, and checks the copy.
             reached: called with the end and the time of the question once the copy has reached it.
-            is_accepted: whether a node has found the copy to be a prefix of its log; without that,
-                a copy of another log, or a damaged one, could seem complete.
-            reads_disk: whether `place` reads files, so that it is left to the loop's pool.
+            is_accepted: returns whether a node has found the copy to be a prefix of its log.
+                Without that, a copy of another log, or a damaged one, could seem complete.
+            reads_disk: whether `place` reads files, so that the loop's pool must call it.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
         self.end: Position | None = None  # at some time since this began; None if unknown
@@ -102,7 +102,7 @@ class EndWait:
         self._is_over.set()
 
     def _turn(self) -> float | Aside | None:
-        """Return what has to be done aside, or when to look again."""
+        """Return work for a thread, or when to look again."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if pause_s:
             return pause_s
@@ -114,7 +114,7 @@ class EndWait:
         return self._next_s()
 
     def _asking(self) -> Aside | None:
-        """Return what asks the next node; ends if none can answer."""
+        """Return the work of asking the next node; end the wait if no node can ever answer."""
         if self._question.is_hopeless:
             self._end()
             return None
@@ -136,7 +136,7 @@ class EndWait:
             self._end(error)
 
     def _look(self) -> None:
-        """Compare the copy with the answer."""
+        """Check whether the copy has reached the end."""
         self.is_reached = self._question.is_reached(self._place()) and self._is_accepted()
 
     def _looked(self, error: Exception | None) -> None:

@@ -15,7 +15,7 @@ AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again in 
 
 
 class _Target(NamedTuple):
-    """An end that some node had at a time, and that the current node is not known to have."""
+    """An end that another node had at some time, and that the current node may lack."""
 
     end: Position
     node: Hashable
@@ -33,11 +33,11 @@ class _Heard(NamedTuple):
 class LagWatch(Generic[Node]):
     """LagWatch: compares the merged logs of the nodes that a puller knows, by occasional questions.
 
-    The current node is left if another one had an end that the current one still lacks `lag_s`
-    later, by its own answer; or, if it does not answer, if the copy has not grown for so long. A
-    copy that lags a node which has everything is no reason to leave that node. A node that was left
-    is avoided until it has what it lacked, or for `AVOID_S`. No node is left unless another is
-    known to have more.
+    The current node is left if another node had an end that the current one, by its own answer,
+    still lacks `lag_s` later. If the current node does not answer, it is left if the copy has not
+    grown for that long. A node that has everything is not left, even if the copy lags it. A node
+    that was left is avoided until it has what it lacked, or for `AVOID_S`. No node is left unless
+    another is known to have more.
 
     Pure: the caller passes the time.
     """
@@ -45,12 +45,12 @@ class LagWatch(Generic[Node]):
     def __init__(
         self, nodes: Iterable[Node], *, look_s: float = LOOK_S, lag_s: float = LAG_S
     ) -> None:
-        """Ask nothing before a node is connected.
+        """Prepare; nothing is asked before a node is connected.
 
         Args:
             nodes: all nodes that may be copied from.
             look_s: time between two questions.
-            lag_s: how long a node may lack what another has.
+            lag_s: how long a node may lack bytes that another has.
         """
         self._nodes = list(dict.fromkeys(nodes))
         self.look_s, self._lag_s = look_s, lag_s
@@ -72,7 +72,7 @@ class LagWatch(Generic[Node]):
         self._target = None
 
     def restart(self) -> None:
-        """Forget all ends: the copy is one of another log now."""
+        """Forget all ends, because the copy now belongs to another log."""
         self._heard, self._avoided, self._answered = {}, {}, None
         self._place, self._target = START, None
 
@@ -92,7 +92,7 @@ class LagWatch(Generic[Node]):
             self._place, self._grown_s = place, now_s
 
     def due(self, now_s: float) -> Node | None:
-        """Return the node to ask now; None if it is not time."""
+        """Return the node to ask now; None if none is due."""
         if self._current is None or len(self._nodes) < 2 or now_s < self._next_s:
             return None
         self._next_s = now_s + self.look_s
@@ -114,10 +114,10 @@ class LagWatch(Generic[Node]):
         self._aim()
 
     def why_leave(self, now_s: float) -> str:
-        """Return why the current node is to be left now, or "".
+        """Return why the current node must be left now, or "".
 
-        It is decided only when the node has just answered, since it may catch up at any time. From
-        then on the node is avoided.
+        A node is left only right after it has answered, since it may catch up at any time. From
+        then on it is avoided.
         """
         answered, self._answered = self._answered, None
         why = "" if answered is None or answered != self._current else self.lag(now_s)
@@ -149,7 +149,7 @@ class LagWatch(Generic[Node]):
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node, while connected, has been asked after its time was up."""
+        """Whether the current node, while connected, was asked after its `lag_s` had passed."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False
@@ -169,7 +169,7 @@ class LagWatch(Generic[Node]):
         )
 
     def _aim(self) -> None:
-        """Keep the oldest end that the current node is not known to have."""
+        """Choose the oldest end that the current node is not known to have."""
         if self._current is None:
             return
         own = self._heard.get(self._current)

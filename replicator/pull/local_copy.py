@@ -59,18 +59,18 @@ class PulledLog:
     leave = None  # no other connection fills a copy
 
     def written(self) -> None:
-        """Report the new end, to subscribers here too; the copy is synced about once a second."""
+        """Announce the copy's new end, also to subscribers here; a sync follows within a second."""
         end = self.appender.end
         self._grown(end)
         self.news.grown(News(end=end if self.appender.is_open else None))
 
     @property
     def confirmations(self) -> Confirmations:
-        """What is durable here."""
+        """The confirmations to send: only what is durable here."""
         return Confirmations(received=self.durable)
 
     def keeps(self, entry: Archived) -> bool:
-        """Whether archived bytes are kept here, by the policy of this copy."""
+        """Whether this copy's policy keeps the bytes of an archived file."""
         return self._keep(entry)
 
     def needs(self, _end: Position) -> bool:
@@ -78,7 +78,7 @@ class PulledLog:
         return False
 
     def doubted(self, _why: str = "") -> None:
-        """Check the part that the node compared: the copy's end, which the disk may have lost."""
+        """Check the end of the copy, which the node compared, and which the disk may have lost."""
         known = self.appender.manifest
         try:
             self.appender.verify(known.frames_end(self.appender.end.file))
@@ -103,9 +103,9 @@ class LocalCopy:
 
     Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
     the connection's thread calls `claim` and appends to `log`; one thread of the pool at a time
-    syncs and sweeps it. `log` is set when it is whole, and replaced when its end was damaged;
-    `failure` is set by the loop only, `suspect`, `rejoin` and `rejoined` before there is another
-    thread.
+    syncs and sweeps it. `log` is set once it is open and whole, and replaced when its end was
+    damaged; `failure` is set by the loop only, `suspect`, `rejoin` and `rejoined` before there is
+    another thread.
     """
 
     def __init__(
@@ -123,15 +123,15 @@ class LocalCopy:
 
         Args:
             directory: directory of the copy.
-            keep: whether to keep the bytes of a file that the cluster has archived.
+            keep: returns whether to keep the bytes of a file that the cluster has archived.
             sweep: called about once a second to archive files that need not be kept.
             disk: the disk.
             failed: called when the copy has stopped because of an error.
             grown: called with the end of the copy whenever it has grown.
-            ended: returns the word by which a log has ended; None if it goes on.
+            ended: returns the statement that ended a log; None if there is none.
 
         Raises:
-            Misuse: another process pulls into it, or the copy was promoted.
+            Misuse: another process pulls into the directory, or the copy was promoted.
         """
         self.directory = directory
         self.log: PulledLog | None = None  # set once a node has identified the log
@@ -175,7 +175,7 @@ class LocalCopy:
         """Return the copy for a connection to fill.
 
         Raises:
-            Refused: it is a copy of another log.
+            Refused: the directory holds a copy of another log.
         """
         if self._lock_fd < 0:  # it was let go to rejoin, and another process had it
             self._lock_fd = self._locked()
@@ -192,16 +192,16 @@ class LocalCopy:
         return take_lock(self.directory, f"{self.directory} {words}")
 
     def _found(self) -> LogIdentity | None:
-        """Return which log the directory has a copy of; None if it has none."""
+        """Return the identity of the log in the directory; None if it has none."""
         with closing(LogDirectory(self.directory, self._disk)) as log:
             log.refresh()
             return log.manifest.identity
 
     def _go_on(self, old: PulledLog, theirs: str) -> None:
-        """Go on as a copy of the log that continues ours; what ours has beyond is kept.
+        """Continue as a copy of the log `theirs`, which continues ours; keep what ours has beyond.
 
         Raises:
-            Refused: theirs does not continue ours, or the copy cannot rejoin it.
+            Refused: `theirs` does not continue our log, or the copy cannot rejoin it.
         """
         word = self._ended(old.appender.identity.id)
         if word is None or word.new != theirs or self.rejoin is None:
@@ -223,7 +223,7 @@ class LocalCopy:
         self.rejoined()
 
     def _why_other(self, ours: Appender, theirs: str) -> str:
-        """Return why a node's log is not taken into this copy, and what to do."""
+        """Return why a node's log cannot be pulled into this copy, and what to do."""
         log, word = ours.identity.id, self._ended(ours.identity.id)
         if word is None or word.new != theirs:
             words = f"{self.directory} is a copy of the log {log}, the node's is {theirs}"
@@ -242,7 +242,7 @@ class LocalCopy:
         return self._timer is None or self._timer.stop(wait_s)
 
     def sync(self) -> None:
-        """Make everything received durable, unless that has failed before."""
+        """Make everything received durable, unless a sync has failed before."""
         if self._lock_fd >= 0 and self.log is not None and not self.failure:
             self.log.sync()
 
@@ -304,7 +304,7 @@ class LocalCopy:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Stop the copy because of an error: a copy that cannot be synced must not grow."""
+        """Stop the copy because of an error, since a copy that cannot be synced must not grow."""
         if self._timer is not None:
             self._timer.stop(0)
         self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"

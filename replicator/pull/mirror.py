@@ -37,7 +37,7 @@ _UPSTREAM_S: Final = 10.0  # for a node's answer; the reader waits a little long
 
 
 class MirrorFeed:
-    """MirrorFeed: the copy as a connection sees it; complete once proven since it connected."""
+    """MirrorFeed: the copy as a connection sees it; complete if proven so since it connected."""
 
     def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
         self.directory, self.damaged = feed.directory, feed.damaged
@@ -51,22 +51,23 @@ class MirrorFeed:
 
 
 def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
-    """Admit a node only to ask where the stream ends: the old site's, before it starts again."""
+    """Admit nodes only to ask where the stream ends, as the old site's do before they start."""
     return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
 
 class Mirror:
     """Mirror: the host of a server that only lets subscribers pull (`replicator.host.Host`).
 
-    Its certificate says `mirror`: publishers refuse it, and it cannot push, vote or operate
-    anywhere. It answers only what it is sure of: asked where the stream ends, it asks its own
-    nodes, and it calls no copy complete before its own has reached such an end.
+    The server's certificate has the role `mirror`: publishers refuse it, and it cannot push, vote
+    or operate anywhere. The mirror answers only what it is sure of: asked where the stream ends, it
+    asks its own nodes, and it calls no puller's copy complete before its own copy has reached such
+    an end.
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
-        `start`. `_proving` guards `_proof`. `_asking` guards `_asked`, and is held while that is
-        answered, so that all requests that come meanwhile share the next question. The other fields
-        never change.
+        `start`. `_proving` guards `_proof`. `_asking` guards `_asked`, and is held while a question
+        is answered, so that all requests that arrive meanwhile share the next question. The other
+        fields never change.
     """
 
     is_first = False  # nothing is merged here
@@ -107,7 +108,7 @@ class Mirror:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address on which it listens."""
         return self._server.address
 
     def start(self) -> None:
@@ -130,7 +131,7 @@ class Mirror:
         self._feeds.grown(end)
 
     def restart(self) -> None:
-        """End all connections: the copy is one of another log now, and ends earlier."""
+        """End all connections, because the copy now belongs to another log, and ends earlier."""
         with self._proving:
             self._proof = None
         self._server.end(self.stream)
@@ -160,7 +161,7 @@ class Mirror:
         return MirrorFeed(feed, time.monotonic(), self._is_proven)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Log it, and have a rolled file fetched from the nodes again."""
+        """Log the damage, and have a rolled file fetched from the nodes again."""
         _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         if not growing:
             self.suspect(error)
@@ -180,7 +181,7 @@ class Mirror:
     # Where the stream ends
 
     def _is_proven(self, since_s: float) -> bool:
-        """Whether the copy has all that was merged at some time after `since_s`; if not, ask."""
+        """Whether the copy has all that was merged at some time after `since_s`; ask if unknown."""
         with self._proving:
             proof = self._proof
             if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
@@ -217,10 +218,10 @@ class Mirror:
             return {"error": spoken(error), "code": "undecided"}
 
     def _latest(self, hops: object) -> Position:
-        """Return where the stream ends, as its nodes report now.
+        """Return where the stream ends, as the mirror's nodes report now.
 
         Raises:
-            Refused: they do not answer, or too many mirrors copy from each other.
+            Refused: the nodes do not answer, or too many mirrors copy from each other.
         """
         left = hops - 1 if isinstance(hops, int) and 0 < hops <= HOPS_MAX else 0
         if not left:

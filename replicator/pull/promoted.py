@@ -1,4 +1,4 @@
-"""Promoted: whether a copy was promoted to a cluster of its own; then it must not grow."""
+"""Promoted: checks whether a copy was promoted to a new cluster, and so must not grow."""
 
 import os
 from typing import Final
@@ -12,7 +12,7 @@ SUCCESSION_NAME: Final = "standby.succession"  # beside the copy; `rt standby pr
 
 
 def succession_beside(directory: str) -> str:
-    """Return the path of the file that says which log continues that of a copy."""
+    """Return the path of the file that names the log which continues a copy's log."""
     return os.path.join(os.path.dirname(os.path.abspath(directory)), SUCCESSION_NAME)
 
 
@@ -20,7 +20,7 @@ def promoted_to(directory: str) -> str:
     """Return where the log of a copy continues, if the copy was promoted; "" if it was not.
 
     Raises:
-        Misuse: the file that says so cannot be read.
+        Misuse: the file that says where cannot be read.
         ManifestError: the copy's manifest is damaged.
     """
     try:

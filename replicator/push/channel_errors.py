@@ -37,7 +37,7 @@ class ChannelErrors:
         return self._codes.get(session, "")
 
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
-        """Record that a channel has ended, and log it unless that repeats the last refusal."""
+        """Record that a channel has ended, and why; log that unless it repeats the last refusal."""
         self.is_clean = False
         self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s
@@ -62,12 +62,12 @@ class ChannelErrors:
         return time.monotonic() >= self._retry_at_s.get(session, 0.0)
 
     def progressed(self, session: str) -> None:
-        """Record that the session makes progress, so that the next failure is logged."""
+        """Record that a session makes progress, so that its next failure is logged."""
         self._complaints.pop(session, None)
         self.is_clean = not (self._reasons or self._codes or self._complaints)
 
     def forget(self, session: str) -> None:
-        """Forget a session that is shipped no more."""
+        """Forget a session that is no longer shipped."""
         self.note(session, "")
         self._complaints.pop(session, None)
         self._retry_at_s.pop(session, None)

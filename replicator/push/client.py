@@ -41,12 +41,12 @@ _BLOCKED_S: Final = 3.0  # a node that has just started reports its merges withi
 class PushClient:
     """Ships sessions to nodes over one connection each, until stopped; reconnects by itself.
 
-    What the nodes confirm goes into a file in each session's directory, where its publisher reads
-    it. So this may run in the publisher's process or in one of its own.
+    The nodes' confirmations are written to a file in each session's directory, where the session's
+    publisher reads them. So this may run in the publisher's process or in another one.
 
-    Threads: any thread may call any method, but the owner `start` and `stop`. The loop calls
-    `_leave`, and `_follow`, which changes `_connections` in place; the threads that sync sessions
-    call `_look_at`.
+    Threads: any thread may call any method, except `start` and `stop`, which the owner calls. The
+    loop calls `_leave`, and `_follow`, which changes `_connections` in place; the threads that sync
+    sessions call `_look_at`.
     """
 
     def __init__(
@@ -71,17 +71,19 @@ class PushClient:
             root: directory under which streams live; it may be created later.
             stream: name of the stream.
             nodes: host and port of each node.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             sessions: names or globs of the sessions to ship; those that appear later too. None to
                 ship only those for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
-            keep_s: how long after that they are kept all the same, so that a standby that is behind
-                can be sent them again.
-            standby: returns up to where a standby has the merged log; what it lacks is kept, too.
-            loop: serves the connections; one of its own if not given.
+            keep_s: how many seconds longer they are kept, in order to send them again to a standby
+                that lags.
+            standby: returns up to where a standby has the merged log; messages that it lacks are
+                kept, too.
+            loop: the event loop that serves the connections; a new one is made if not given.
             watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: when to offer a session again where something must be repaired first.
-            known: follows the members; without it, `nodes` stay as they are.
+            known: the nodes, kept up to date with the members; without it, `nodes` stay as they
+                are.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
@@ -122,7 +124,7 @@ class PushClient:
             self._follower.start(loop)
 
     def follow(self) -> None:
-        """Apply the members in `known` now, after its configuration changed; for any thread."""
+        """Use the nodes in `known` at once, after its configuration changed; any thread."""
         if (follower := self._follower) is not None:
             follower.look()
 
@@ -133,7 +135,7 @@ class PushClient:
         )
 
     def _count(self) -> None:
-        """Count the nodes whose log goes on; the loop calls it when one was sealed, or no more."""
+        """Count only nodes that are not sealed; the loop calls this when that changes for one."""
         going_on = [each.name for each in self._connections if not each.is_sealed]
         names = going_on or [each.name for each in self._connections]
         self._book.follow(names)
@@ -160,11 +162,11 @@ class PushClient:
         self._watcher.look()
 
     def ship(self, session: str, heard: Callable[[], None] = lambda: None) -> None:
-        """Ship this session from now on, too, if sessions are chosen.
+        """Also ship this session from now on; only for a client that ships chosen sessions.
 
         Args:
             session: its name.
-            heard: called by the loop whenever more of it is confirmed; must not block.
+            heard: called by the loop whenever more of the session is confirmed; must not block.
 
         Raises:
             Stopped: the event loop has ended with an error.
@@ -213,7 +215,8 @@ class PushClient:
             wait_s: how long to wait after that for a turn under way to end.
 
         Returns:
-            Whether a majority has; False for a copy in a forked child, which has nothing to end.
+            Whether a majority has synced everything; False in a forked child, which has nothing to
+            end.
         """
         if self._guard.is_copy:
             return False
@@ -257,7 +260,7 @@ class PushClient:
     def blocked(self) -> list[str]:
         """Return the sessions that cannot be merged because no node has their archived beginning.
 
-        They were shipped to another cluster before, or this one has lost its state.
+        They were shipped to another cluster earlier, or this cluster has lost its state.
         """
         lacking = [each for each in self._book.names() if self._lacks(each)]
         now_s, since = time.monotonic(), self._blocked_since_s
@@ -296,12 +299,12 @@ class PushClient:
             self._releaser.look_at(session)
 
     def _abandon(self) -> None:
-        """In a forked child: close the connections that it inherited."""
+        """In a forked child: close the inherited connections."""
         for connection in self._connections:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether most given nodes have a session, and one reports that of a majority of all."""
+        """Whether most of these nodes have the session, and report so of a majority of all."""
         progress, settled = self._book.progress(session), set()
         every = [each for each in self._connections if not each.is_sealed]
         for connection in every:

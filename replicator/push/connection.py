@@ -32,13 +32,13 @@ _NO_CHANNEL: Final = (
 class ShippedSessions(Protocol):
     """Which sessions a connection ships, and where their acknowledgements go.
 
-    All of it may be called from any thread.
+    Any thread may call any method.
     """
 
     look_s: float | None  # how often to check all sessions; None if `look` is called instead
 
     def is_wanted(self) -> bool:
-        """Whether a connection is needed at all; it is closed when not."""
+        """Whether a connection is needed at all; if not, it is closed."""
 
     def names(self) -> Sequence[str]:
         """Return the sessions to ship now."""
@@ -57,14 +57,14 @@ class ShippedSessions(Protocol):
 
         Args:
             session: its name.
-            whole: whether to save also what no caller waits for.
+            whole: whether to save also confirmations that no caller waits for.
         """
 
     def rest(self, session: str) -> None:
         """Close the files of an idle session."""
 
     def begun(self, serial: int) -> None:
-        """Record how many successions were known when a connection began."""
+        """Record how many statements of ended logs were known when a connection began."""
 
     def refused(self, session: str, why: Refused) -> float:
         """Record a refusal; return after how many seconds to offer the session again."""
@@ -76,8 +76,8 @@ class PushConnection:
     A small update that the node takes at once is sent as it is announced; the connection's next
     turns send the rest.
 
-    Threads: the loop's own, except that any thread may call `all_sent`, `sent`, `archived_to`,
-    `error` and `refusal`, and read `traffic`: they see whole entries.
+    Threads: only the loop uses it, except that any thread may call `all_sent`, `sent`,
+    `archived_to`, `error` and `refusal`, and read `traffic`; these read whole entries.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class PushConnection:
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Whether to have a connection now; one whose channel numbers are used up is replaced."""
+        """Whether to have a connection now; False replaces one without free channel numbers."""
         side = self._side
         is_used_up = side is not None and side.is_used_up
         return self._book.is_wanted() and not (
@@ -198,7 +198,7 @@ class PushConnection:
             self._headers(self.name, f"node {self.name} runs {runs}, {CANNOT_READ}")
 
     def end(self) -> None:
-        """Note what was confirmed, and release the logs."""
+        """Save the confirmations, and release the logs."""
         side, self._side = self._side, None
         channels, self._channels = self._channels, {}
         for session, channel in channels.items():

@@ -1,4 +1,4 @@
-"""HeadersNews: the nodes' answers about headers, written down for the stream's publishers."""
+"""HeadersNews: saves the nodes' answers about headers for the stream's publishers."""
 
 from contextlib import suppress
 
@@ -6,9 +6,10 @@ from rt.log.notify.headers_note import HeadersNote
 
 
 class HeadersNews:
-    """HeadersNews: whether headers are allowed: one node's yes suffices, since all agree first.
+    """HeadersNews: whether headers are allowed; one node's yes suffices, as all agree before that.
 
-    Threads: the loop's own, except that the owner calls `begin` before there is a connection.
+    Threads: only the loop uses it, except that the owner calls `begin` before there is a
+    connection.
     """
 
     def __init__(self, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""LateRelease: delays what may be archived until time, or a standby, has passed it."""
+"""LateRelease: delays archiving by a time, or until a standby has the messages."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ from rt.position import START, Position
 
 
 class LateRelease:
-    """Remembers, a file at a time, at which mark each end was reached. Threads: one at a time.
+    """Remembers, file by file, at which mark each end was reached. Threads: one at a time uses it.
 
     A mark is anything that grows: a time, or a position of the merged log.
     """
@@ -15,14 +15,14 @@ class LateRelease:
         self._waiting: deque[tuple[float, Position]] = deque()
 
     def clear(self) -> None:
-        """Forget all ends: they were of another log."""
+        """Forget all ends, because they belong to another log."""
         self._waiting.clear()
 
     def passed(self, end: Position, mark: float, passed: float) -> Position:
         """Return the last end whose mark has been passed; `START` if there is none.
 
         Args:
-            end: what may go now but for the delay.
+            end: everything before this end could be archived now, but for the delay.
             mark: the mark of that end.
             passed: marks up to this one have been passed.
 

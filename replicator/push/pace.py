@@ -28,17 +28,17 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
 
 
 class SessionRounds:
-    """Looks at all sessions once a second, a few at a time, or, at a thousand, every few seconds.
+    """Looks at all sessions, a few at a time: once a second, or every few seconds for thousands.
 
-    It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`),
-    since what it does may wait for their disk.
+    It uses the threads that sync the sessions of a process (`rt.log.write.sync_threads`), since a
+    look may wait for their disk.
 
     Threads: one of these threads at a time calls `turn`, which holds `_turn`; a caller that must
-    not act during a look takes it with `between`. The owner calls `start` and `stop`.
+    not act during a look takes that lock with `between`. The owner calls `start` and `stop`.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
-        """Do nothing before `start`; `names` raises `OSError` if they are not known now."""
+        """Prepare; `start` begins. `names` raises `OSError` if sessions cannot be listed now."""
         self._names = names
         self._look_at = look_at
         self._turn = threading.Lock()
@@ -47,7 +47,7 @@ class SessionRounds:
         self._threads: SyncThreads | None = None
 
     def start(self, directory: str) -> None:
-        """Begin, beside the syncs of the disk that this directory is on, or will be."""
+        """Begin, in the sync threads of the disk that this directory is on, or will be on."""
         while not os.path.exists(directory):
             directory = os.path.dirname(os.path.abspath(directory))
         self._threads = sync_threads(directory)
@@ -55,16 +55,16 @@ class SessionRounds:
         self._threads.ask(self, _LOOK_S)
 
     def stop(self) -> None:
-        """End, once the look that is under way has."""
+        """Stop, once a look that is under way has ended."""
         if self._threads is not None:
             self._threads.leave(self)
 
     def between(self) -> AbstractContextManager[object]:
-        """Return what keeps it from looking meanwhile."""
+        """Return a context during which no session is looked at."""
         return self._turn
 
     def turn(self) -> float:
-        """Look at some; return when to go on."""
+        """Look at a few sessions; return the seconds until the next turn."""
         with self._turn:
             if not self._left:
                 try:
@@ -80,11 +80,11 @@ class SessionRounds:
 class SessionSweep:
     """SessionSweep: a check of all sessions of a connection, a few in each of its turns.
 
-    Threads: the loop's own.
+    Threads: only the loop uses it.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing to look at."""
+        """Begin with no session to check."""
         self.is_asked = False
         self._is_urgent = False
         self._new: dict[str, None] = {}  # in order
@@ -97,11 +97,11 @@ class SessionSweep:
         self.is_asked = True
 
     def answer(self) -> None:
-        """Accept the request, before the names are read: another may come meanwhile."""
+        """Accept the request; call it before reading the names, as another one may follow."""
         self.is_asked = False
 
     def begin(self, new: Iterable[str], known: Collection[str]) -> None:
-        """Plan to check all: new sessions first, then the rest of the last sweep."""
+        """Plan to check all sessions: new ones first, then those left from the last sweep."""
         self._new = dict.fromkeys(new)
         left = [each for each in self._left if each in known]
         if self._is_urgent:

@@ -21,7 +21,7 @@ class Release(Enum):
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
-        """Return how many nodes must have merged them."""
+        """Return how many of `nodes` nodes must have merged the files."""
         return nodes if self is Release.ALL else nodes // 2 + 1
 
 
@@ -44,7 +44,7 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
 
 
 def in_next_log(known: Confirmations) -> Confirmations:
-    """Return what confirmations are worth once another log continues that of the nodes.
+    """Return the part of confirmations that stays valid once another log continues the nodes' log.
 
     >>> from rt.position import Position as P
     >>> in_next_log(Confirmations(P(9), P(9), P(9), P(9), P(8))).released
@@ -103,11 +103,11 @@ class SessionProgress:
         Args:
             directory: the session's directory.
             nodes: how many nodes are shipped to.
-            release: when its rolled files may be archived.
+            release: when the session's rolled files may be archived.
             keep_s: how much longer, in seconds, they are kept after that.
             standby: returns up to where a standby has the merged log; files are kept until it has
-                what was merged of them.
-            clock: the time in seconds.
+                their messages.
+            clock: returns the time in seconds.
         """
         self._keep_s, self._clock, self._standby = keep_s, clock, standby
         self._by_time, self._by_standby = LateRelease(), LateRelease()
@@ -121,13 +121,13 @@ class SessionProgress:
         self._lock = threading.Lock()
 
     def follow(self, nodes: Sequence[str], release: Release) -> None:
-        """Count these nodes only; drop the confirmations of any other."""
+        """Count only these nodes from now on; drop the confirmations of all others."""
         with self._lock:
             self._voices = release.voices(len(nodes))
             self._reached = {each: self._reached[each] for each in nodes if each in self._reached}
 
     def replaced(self, node: str) -> None:
-        """Drop the confirmations from an address at which another node answers now."""
+        """Drop an address's confirmations, because another node answers there now."""
         with self._lock:
             self._reached = {each: been for each, been in self._reached.items() if each != node}
 
@@ -144,7 +144,7 @@ class SessionProgress:
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
 
     def lacks_beginning(self, archived_to: Position) -> bool:
-        """Whether nodes hold the session but none has merged what is archived here.
+        """Whether nodes hold the session, but none has merged the part that is archived here.
 
         Those bytes are lost, unless a node that has not answered yet has merged them.
         """
@@ -167,8 +167,8 @@ class SessionProgress:
             ack: what it has confirmed.
             log: the id of the acknowledged log: a session's directory may be made again, and
                 confirmations of the old log do not apply to the new one.
-            holder: the name in its certificate, which has one vote however many addresses it
-                answers at; "" if unknown, to count the node by itself.
+            holder: the name in the node's certificate. A name has one vote, however many addresses
+                it answers at. "" if unknown; then the address counts by itself.
         """
         with self._lock:
             if log != self._log:
@@ -204,13 +204,13 @@ class SessionProgress:
     def forget(self) -> None:
         """Drop all confirmations, because the log was replaced by another copy.
 
-        They do not apply to that copy, although its positions are the same.
+        The confirmations do not apply to that copy, although its positions are the same.
         """
         with self._lock:
             self._begin(self._log)
 
     def begin_epoch(self) -> None:
-        """Forget what was confirmed: another log continues that of the nodes that said so."""
+        """Forget the confirmations, because another log continues the log that they were about."""
         with self._lock:
             self.known = in_next_log(self.known)
             self._reached = {}

@@ -86,7 +86,7 @@ class RequestedSessions:
         """Do nothing: the certificate must be the member's."""
 
     def begun(self, serial: int) -> None:
-        """Do nothing: nothing that a node of another log said is remembered."""
+        """Do nothing: a relay keeps no confirmations that could be outdated."""
 
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
         """Keep relaying a session that the other node accepts."""
@@ -94,7 +94,7 @@ class RequestedSessions:
         return True
 
     def note(self, session: str, *, whole: bool) -> None:
-        """Write nothing: the publisher hears from the node that it pushes to."""
+        """Write nothing: the publisher gets its confirmations from the node that it pushes to."""
 
     def rest(self, session: str) -> None:
         """Do nothing: nothing is open."""
@@ -111,10 +111,10 @@ class RequestedSessions:
 
 
 class Relay:
-    """Keeps a connection to one node while that lacks something; remembers nothing.
+    """Keeps a connection to one node while that node lacks sessions; stores nothing.
 
-    Threads: one thread at a time calls `want`, and another `stop`, which sets that it is stopping
-    before it reads `_loop`; `want` sets `_loop` before it reads that.
+    Threads: one thread at a time calls `want`, and another calls `stop`. `stop` sets the stopping
+    flag before it reads `_loop`, and `want` sets `_loop` before it reads the flag.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Relay:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Dial nothing before `want`; the node's certificate must prove its name.
+        """Prepare; `want` dials. The node's certificate must prove its name.
 
         `copy_of` returns the copy of a session, or None; `contexts` are made by
         `rt.net.tls.client_context`.

@@ -25,7 +25,7 @@ class Releaser:
 
     A live publisher archives its own files, as its `confirmed` file says.
 
-    Threads: one at a time calls `look_at`.
+    Threads: one thread at a time calls `look_at`.
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:
@@ -37,7 +37,7 @@ class Releaser:
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
 
     def look_at(self, session: str, *, last: bool = False) -> None:
-        """Archive a session's released files; `last` even if more may be released soon."""
+        """Archive a session's released files; with `last`, even if more may be released soon."""
         if self._release is Release.NEVER:
             return
         if last:

@@ -26,11 +26,11 @@ _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time 
 
 
 class SessionBook:
-    """The sessions of a stream that are to be shipped: found in its directory, or chosen.
+    """The sessions of a stream to ship: those found in its directory, or chosen ones.
 
-    Threads: any thread may call any method, but the loop alone `choose` and `leave`; `_progress`
-    grows by atomic `setdefault`, `_chosen` is replaced as a whole, and each entry of `_holders` is
-    replaced by one thread.
+    Threads: any thread may call any method, except `choose` and `leave`, which the loop calls;
+    `_progress` grows by atomic `setdefault`, `_chosen` is replaced as a whole, and each entry of
+    `_holders` is replaced by one thread.
     """
 
     look_s: float | None = None  # the watcher says when to look
@@ -47,9 +47,9 @@ class SessionBook:
         standby: Callable[[], Position] | None = None,
         refused_retry_s: float = REFUSED_RETRY_S,
     ) -> None:
-        """Read nothing yet; arguments as for `PushClient`, with how many nodes there are.
+        """Prepare; arguments as for `PushClient`, but `nodes` is the number of nodes.
 
-        Without `globs`, sessions are shipped that are chosen.
+        Without `globs`, only chosen sessions are shipped.
         """
         self.directory = stream_directory(root, stream)
         self.stream = stream
@@ -74,10 +74,11 @@ class SessionBook:
             del self._holders[node]
 
     def begun(self, serial: int) -> None:
-        """Forget what a log confirmed that has ended meanwhile: the one after it says it again.
+        """If a log has ended since the last connection began, forget its confirmations.
 
         Args:
-            serial: how many successions were known when a connection began.
+            serial: how many statements of ended logs were known when the connection began. The
+                nodes of the next log confirm everything again.
         """
         if self._serial is not None and serial > self._serial:
             for each in self._progress.copy().values():
@@ -85,30 +86,30 @@ class SessionBook:
         self._serial = serial if self._serial is None else max(serial, self._serial)
 
     def is_wanted(self) -> bool:
-        """Keep connections even when there is no session, so that its first is fast.
+        """Whether to keep connections, even without a session, so that the first one is fast.
 
-        Where sessions are chosen there is none before the first, and none after the last.
+        If sessions are chosen, there is no connection before the first one, or after the last.
         """
         return self._globs is not None or bool(self._chosen)
 
     def names(self) -> Sequence[str]:
-        """Return the sessions there are now."""
+        """Return the sessions to ship now."""
         return self._found.names() if self._globs is not None else tuple(self._chosen)
 
     def ships(self, name: str) -> bool:
-        """Whether this is the name of a session that is to be shipped."""
+        """Whether this is the name of a session to ship."""
         return name in self._chosen if self._globs is None else _is_shipped(name, self._globs)
 
     def choose(self, session: str, heard: Callable[[], None]) -> None:
-        """Ship this session, too; `heard` is called once more of it is confirmed and noted."""
+        """Ship this session too; `heard` is called whenever more of it is confirmed and saved."""
         self._chosen = {**self._chosen, session: heard}
 
     def leave(self, session: str) -> None:
-        """Ship this session no more."""
+        """Stop shipping this session."""
         self._chosen = {each: heard for each, heard in self._chosen.items() if each != session}
 
     def forget(self, session: str) -> None:
-        """Forget what is known of a session that was left; the file beside it has the rest."""
+        """Forget the progress of a session that was left; its file has the confirmations."""
         self.rest(session)
         self._progress.pop(session, None)
 
@@ -117,7 +118,7 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, all of which may be shipped; None if it is not to be shipped."""
+        """Return a session's log, and None for no limit; or None if it must not be shipped."""
         if not self.ships(session):
             return None
         return LogDirectory(self.path(session)), None
@@ -132,7 +133,7 @@ class SessionBook:
     def bytes_after(self, session: str, position: Position) -> int:
         """Return the bytes after a position; only the last file's if the position is in another.
 
-        For a session that no connection carries, so that its log is not open.
+        For a session that no connection ships, so its log is not open.
         """
         path = self.path(session)
         files = (file_position(name) for name in OsDisk().names(path))
@@ -166,13 +167,13 @@ class SessionBook:
         return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
-        """Write down for the publisher what was confirmed; `OSError` if that failed."""
+        """Save the confirmations for the publisher; `OSError` if that fails."""
         self.progress(session).note(whole=whole)
         if not whole and (heard := self._chosen.get(session)) is not None:
             heard()
 
     def rest(self, session: str) -> None:
-        """Close what is open for a session, because it is idle."""
+        """Close the files of an idle session."""
         known = self._progress.get(session)
         if known is not None:
             known.rest()

@@ -30,8 +30,8 @@ class SessionWatcher:
 
     A publisher in this process announces its own writes; other sessions are watched.
 
-    Threads: the loop's own, except that `_heard` is called by threads that publish: they add to
-    `_due`, which the loop empties, and read `_announcing`. The owner calls `start` and `stop`.
+    Threads: only the loop uses it, except that threads that publish call `_heard`, which adds to
+    `_due`, which the loop empties, and reads `_announcing`. The owner calls `start` and `stop`.
     """
 
     is_urgent = False
@@ -44,7 +44,7 @@ class SessionWatcher:
         headers: HeadersNews,
         mode: str = "auto",
     ) -> None:
-        """Watch nothing before `start`; `mode` is one of `rt.log.notify.watch.Watch`."""
+        """Prepare; `start` begins to watch. `mode` is as for `rt.log.notify.watch.Watch`."""
         self._mode = mode
         self._book = book
         self._connections = connections
@@ -63,26 +63,26 @@ class SessionWatcher:
         self._complaint = Complaint(_log, f"looking for sessions in {book.directory}")
 
     def start(self, loop: EventLoop) -> None:
-        """Begin to watch."""
+        """Begin to watch the sessions."""
         self._loop = loop
         local_news.listen(self._stream, self._heard)
         loop.rouse(self)
 
     def stop(self) -> None:
-        """End; nothing is announced any more."""
+        """Stop watching; nothing is announced any more."""
         self._stopping = True
         local_news.ignore(self._stream, self._heard)
         if self._loop is not None:
             self._loop.call(partial(self._end, self._loop))
 
     def look(self) -> None:
-        """Look at all sessions: which there are has changed. Called in the loop."""
+        """Look at all sessions, because the set of sessions has changed. Called in the loop."""
         self._sweep_at_s = 0.0
         if self._loop is not None:
             self._loop.mark(self)
 
     def forget(self, session: str) -> None:
-        """Watch a session no more. Called in the loop."""
+        """Stop watching a session. Called in the loop."""
         if self._watch is not None:
             self._watch_no_more(self._watch, session)
         self._announcing.discard(session)
@@ -90,7 +90,7 @@ class SessionWatcher:
         self._gathered.take(session)
 
     def _heard(self, name: str, news: News, /) -> None:
-        """Leave to the loop what has grown; meanwhile more of it is gathered."""
+        """Have the loop announce a session that has grown; until then, its frames are gathered."""
         if self._stopping or self._loop is None:
             return
         if name in self._due or name in self._announcing or self._book.ships(name):
@@ -100,7 +100,7 @@ class SessionWatcher:
                 self._loop.rouse(self)
 
     def ready(self) -> None:
-        """Announce what has grown, or look at all sessions where that is due."""
+        """Announce sessions that have grown, and look at all sessions if due."""
         if self._stopping or self._loop is None:
             return
         try:
@@ -110,7 +110,7 @@ class SessionWatcher:
             self._begin_again(self._loop)
 
     def failed(self, error: Exception) -> bool:
-        """Watch all of them again a second later."""
+        """After an internal error, watch all sessions again a second later."""
         _log.error("internal error while sessions were watched", exc_info=error)
         if self._loop is not None:
             self._begin_again(self._loop)
@@ -172,7 +172,7 @@ class SessionWatcher:
             watch.close()
 
     def changed(self) -> None:
-        """Take what the file system says."""
+        """Handle the file system's events."""
         if self._watch is not None:
             changes = self._watch.changes()
             if changes.rescan:
@@ -202,7 +202,7 @@ class SessionWatcher:
             self._watched.discard(name)
 
     def _made(self, watch: Watch, paths: Iterable[str]) -> set[str]:
-        """Watch the sessions whose directories were made, before they are announced."""
+        """Watch sessions whose directories were just created; return their names, to announce."""
         made = {os.path.split(each) for each in paths}
         new = {name for place, name in made if place == self._book.directory}
         new = {name for name in new if self._book.ships(name)}
@@ -213,7 +213,7 @@ class SessionWatcher:
 
 
 class _Events:
-    """The file system's events, for the loop."""
+    """The party that the loop calls when the file system has events."""
 
     is_urgent = False
 
@@ -221,9 +221,9 @@ class _Events:
         self._watcher = watcher
 
     def ready(self) -> None:
-        """Let the watcher read them."""
+        """Let the watcher read the events."""
         self._watcher.changed()
 
     def failed(self, error: Exception) -> bool:
-        """As the watcher's own."""
+        """Handle an error as the watcher does."""
         return self._watcher.failed(error)

@@ -18,9 +18,9 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Notes at each look why a session is not merged as far as it was published.
+    """Writes, at each look, why a session is not merged as far as it was published.
 
-    Threads: one at a time looks.
+    Threads: one thread at a time uses it.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ShippingNotes:
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Note nothing yet; `errors` returns, by node, why a session is not shipped, or ""."""
+        """Prepare; `errors` returns, by node, why a session is not shipped, or ""."""
         self._book = book
         self._errors = errors
         self._connections = connections
@@ -46,12 +46,12 @@ class ShippingNotes:
             self._complaint.say(spoken(error))
 
     def withdraw(self, session: str) -> None:
-        """Take back what was noted: the session is shipped no more."""
+        """Remove the note of a session that is no longer shipped."""
         self._merged.pop(session, None)
         self._note(session, "")
 
     def withdraw_all(self) -> None:
-        """Take back all that was noted."""
+        """Remove all notes."""
         for session in list(self._noted):
             self.withdraw(session)
 
@@ -65,7 +65,7 @@ class ShippingNotes:
             self._noted.discard(session)
 
     def _code(self, session: str) -> str:
-        """Return `NAME_TAKEN` if a majority refuses the session with it, since one node may lag."""
+        """Return `NAME_TAKEN` if a majority refuses the session with it; one node may lag."""
         refusing = sum(each.refusal(session) == NAME_TAKEN for each in self._connections)
         return NAME_TAKEN if refusing > len(self._connections) // 2 else ""
 

@@ -1,4 +1,4 @@
-"""CopyScrubber: scrubs a subscriber's copy, and fetches what its disk has lost."""
+"""CopyScrubber: scrubs a subscriber's copy, and fetches files that its disk has lost."""
 
 import time
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ def copy_scrubber(
     """Return a scrubber for a client's copy; not started yet.
 
     Args:
-        client: not started yet.
+        client: the client that fills the copy, not started yet.
         nodes: the nodes to fetch files from.
         contexts: contexts made by `rt.net.tls.client_context`.
         bytes_s: bytes to read per second; 0 reads only files reported as damaged.
-        barred: the damaged files, which are not served; for a copy that is served.
+        barred: where to record damaged files, so that a server of the copy does not serve them.
         every_s: time from the end of a round to the start of the next.
     """
     fetch = FileFetch(client.directory, lambda: nodes, contexts, OsDisk())

@@ -16,7 +16,7 @@ class CopiedLog(LogDirectory):
     """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
 
     def __init__(self, path: str, store: Store, disk: Disk | None = None) -> None:
-        """Open nothing yet; `store` has the copies that `rt.offload.offload.offload` made."""
+        """Prepare; `store` has the copies that `rt.offload.offload.offload` made."""
         super().__init__(path, disk)
         self._store = store
         self._names: set[str] = set()

@@ -113,7 +113,7 @@ class Loading:
             spark: a `SparkSession`; the active one by default.
 
         Raises:
-            Misuse: the load selects messages, or the table is of another log.
+            Misuse: the load selects messages, or the table belongs to another log.
             GapError: messages after the table's position were archived.
         """
         from rt.spark.reading.places import log_paths  # noqa: PLC0415 - few need it

@@ -26,7 +26,7 @@ def read_table(path: str, table: str, catalog: Any = None) -> TableState:
     """Read the current state of a table of the log at `path`, named as for `Loading.table`.
 
     Raises:
-        Misuse: there is no log or no table, or the table is of another log.
+        Misuse: there is no log or no table, or the table belongs to another log.
     """
     with open_log(path) as view:
         log = LogName(view.place.log_id, view.place.stream)
@@ -49,8 +49,8 @@ def lag_of(path: str, position: Position) -> tuple[int, int | None]:
 def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
     """Return the rows of a table, and of the log from the table's position on.
 
-    The table's state is read before the end of the log, so what a follower adds in between is read
-    from the log, not from the files.
+    The table's state is read before the end of the log, so rows that a follower adds in between are
+    read from the log, not from the files.
 
     Raises:
         Misuse: as for `read_table`, or the options of the load select messages.

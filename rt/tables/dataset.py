@@ -90,7 +90,7 @@ class Dataset:
     ) -> None:
         """Prepare; `create` makes a file in a partition, and returns its path and where to write.
 
-        `remove` removes such a file. One of the target size is followed by another.
+        `remove` removes such a file. When a file has reached the target size, another one follows.
         """
         self._schema = schema
         self._divide = divide
@@ -120,7 +120,7 @@ class Dataset:
             self._flush(place)
 
     def finish(self) -> list[DataFile]:
-        """Write what is held in memory; return the files, which are synced if they are local."""
+        """Write the rows still in memory; return the files, which are synced if they are local."""
         for place in [*self._open, *(each for each in self._held if each not in self._open)]:
             self._flush(place)  # one at a time: there may be thousands
             self._end(place)
@@ -167,7 +167,7 @@ class Dataset:
 
 
 def _conformed(table: Any, schema: Any) -> Any:
-    """Return a table with the columns of a schema; those that it lacks are null."""
+    """Return a table with the columns of a schema; columns that it lacks are null."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))

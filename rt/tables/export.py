@@ -247,7 +247,7 @@ class Export:
         """Add the next messages in one commit; False if there are none.
 
         Raises:
-            ArchivedBeforeExport: they were archived, and gaps are not allowed.
+            ArchivedBeforeExport: the messages were archived, and gaps are not allowed.
             CorruptLog: they are damaged.
             OSError: the disk or the catalog failed; see the class.
         """
@@ -266,7 +266,7 @@ class Export:
         return True
 
     def join(self, *, seal: bool = False) -> None:
-        """Replace small files by larger ones if there may be enough, or if nothing more comes."""
+        """Replace small files by larger ones if there may be enough, or if `seal` is set."""
         if self._unjoined < FEW_FILES and not seal:
             return
         self._unjoined = 0

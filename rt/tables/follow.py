@@ -39,7 +39,7 @@ class TableFollower:
     After a disk or catalog failure it tries again, from the table's own position, as after a kill.
     Damage and gaps end it, since they need an operator.
 
-    Threads: one calls `turn` and `close`. Any may read `status`, which each turn replaces.
+    Threads: one thread calls `turn` and `close`. Any may read `status`, which each turn replaces.
     """
 
     def __init__(self, path: str, opener: Opener, settings: ExportSettings, every_s: float) -> None:
@@ -61,7 +61,7 @@ class TableFollower:
         Raises:
             GapError: messages were archived before they were added.
             CorruptLog: they are damaged.
-            Misuse: the table is not of this log, or another process adds to it.
+            Misuse: the table belongs to another log, or another process adds to it.
         """
         try:
             export = self._opened()

@@ -1,4 +1,4 @@
-"""IcebergTable: a log as an Iceberg table, whose properties say up to where it is complete."""
+"""IcebergTable: a log as an Iceberg table, whose properties have the position it has reached."""
 
 import fcntl
 import os
@@ -67,7 +67,7 @@ class IcebergTable:
     """A table in a catalog (`rt.tables.table_state.Table`).
 
     `rt.LOG_ID.position` is a property of the table and of each snapshot, and changes in the same
-    commit as the rows. Several processes may add to it: one of them is first.
+    commit as the rows. If several processes add to it at once, only the first commit succeeds.
     """
 
     finishes = False
@@ -78,11 +78,11 @@ class IcebergTable:
     ) -> None:  # fmt: skip
         """Open or create the table; in a local warehouse, remove what a killed run left.
 
-        A new table has no partitions by default. JSON fields that it lacks become columns; None
-        is for dead letters.
+        A new table has no partitions by default. JSON fields that it lacks become columns;
+        `columns` is None for a table of dead letters.
 
         Raises:
-            Misuse: the name has no namespace, or the table is of another log.
+            Misuse: the name has no namespace, or the table belongs to another log.
         """
         check_partition(partition)
         if "." not in name:
@@ -121,7 +121,7 @@ class IcebergTable:
             return _state(self._table, self._log)
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Create a file; its name says where it begins, by which leftovers are recognised."""
+        """Create a file; its name has the position where it begins, so leftovers are recognised."""
         name = f"{_OURS}{int(self.position)}-{uuid.uuid4().hex}.parquet"
         path = self._table.location_provider().new_data_location(
             f"{place}/{name}" if place else name
@@ -269,7 +269,7 @@ def read_state(catalog: Catalog, name: str, log: LogName) -> TableState:
     """Read what a table holds of a log now.
 
     Raises:
-        Misuse: there is no such table, or it has rows of other logs as well.
+        Misuse: there is no such table, or it also has rows of other logs.
     """
     with _as_os_errors():
         try:

@@ -51,10 +51,12 @@ class ParquetTable:
     ) -> None:
         """Open or create the dataset; remove what a killed run left.
 
-        A new dataset has the partitions `usual` by default. No columns are for dead letters.
+        A new dataset has the partitions `usual` by default. `columns` is None for a dataset of dead
+        letters.
 
         Raises:
-            Misuse: it is of another log, has other partitions, or another process adds to it.
+            Misuse: the dataset belongs to another log, has other partitions, or another process
+                adds to it.
         """
         check_partition(partition)
         self.name = out = _checked(out)
@@ -95,7 +97,7 @@ class ParquetTable:
         return self._divide(batch)
 
     def create(self, _place: str) -> tuple[str, Any]:
-        """Create a file, named later."""
+        """Create a file, which `commit` names."""
         self._manifest["next"] += 1
         path = os.path.join(self.name + TAIL_SUFFIX, f"{self._manifest['next']}.tmp")
         return path, _Synced(create_private(path).detach())  # type: ignore[attr-defined]
@@ -111,7 +113,7 @@ class ParquetTable:
             yield from opened.iter_batches()
 
     def commit(self, change: Change) -> None:
-        """Apply a change: first write it down as pending, then give the files their names."""
+        """Apply a change: first record it as pending, then give the files their names."""
         manifest = self._manifest
         names = [self._named(each, change.is_finished(each)) for each in change.added]
         self._write({**manifest, "pending": names})
@@ -212,7 +214,7 @@ def read_state(out: str) -> TableState:
     """Read what a dataset holds now; its writer keeps these files for a while.
 
     Raises:
-        Misuse: there is none, or an earlier version wrote it.
+        Misuse: there is no dataset, or an earlier version wrote it.
     """
     out = _checked(out)
     manifest = _manifest(out)
@@ -251,7 +253,7 @@ def _checked(out: str) -> str:
 
 
 def _lock(out: str, undo: ExitStack) -> None:
-    """Lock out other exports until `undo` ends; remove the lock that an earlier version left."""
+    """Hold the lock against other exports until `undo` ends; remove an earlier version's lock."""
     words = f"another export writes to {out}; wait for it to end"
     parent, name = os.path.split(os.path.abspath(out))
     undo.callback(os.close, take_lock(parent, words, name + LOCK_SUFFIX))

@@ -51,21 +51,21 @@ class JsonColumns:
 
     @property
     def text(self) -> str:
-        """Return them as text that `parse_columns` and Spark's schema parser read."""
+        """Return the fields as text that `parse_columns` and Spark's schema parser read."""
         return ", ".join(f"{name} {kind}" for name, kind in self.fields.items())
 
     def after(self, known: "JsonColumns", name: str) -> "JsonColumns":
-        """Return a table's columns, given the `known` ones it has and these, the requested.
+        """Return the columns of a table: these, as requested, or `known`, which it has already.
 
         Raises:
-            Misuse: the table has others.
+            Misuse: the table has other columns than those requested.
         """
         if self.fields and known.fields and self.fields != known.fields:
             raise Misuse(f"{name} has the JSON columns {known.text}; give these, or another table")
         return self if self.fields else known
 
     def split(self, batch: Any) -> tuple[Any, Any]:
-        """Return rows whose payloads parse, with their columns, and the others with reasons."""
+        """Return rows whose payloads parse, with their fields, and the others, with reasons."""
         if not self.fields:
             return batch, None
         rows: list[list[Any]] = []
@@ -111,7 +111,7 @@ def read_columns(path: str) -> JsonColumns:
     """Read a file of fields and types: `carrier string, delay double`, at commas or line ends.
 
     Raises:
-        Misuse: it holds something else.
+        Misuse: the file has another format.
     """
     data = read_small(path, _FILE_BYTES_MAX + 1)
     if len(data) > _FILE_BYTES_MAX:
@@ -126,7 +126,7 @@ def read_columns(path: str) -> JsonColumns:
 
 
 def parse_columns(text: str) -> JsonColumns:
-    """Parse `carrier string, delay double`; as `read_columns`."""
+    """Parse text such as `carrier string, delay double`; errors as for `read_columns`."""
     fields: dict[str, str] = {}
     for part in filter(None, map(str.strip, re.split(r"[,\n]", text))):
         match = _FIELD.fullmatch(part)

@@ -24,7 +24,7 @@ class LogName:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table at one moment."""
+    """The state of a table at one moment."""
 
     log: LogName  # the log that it follows
     position: Position  # it has all messages before this one, except the gaps
@@ -35,7 +35,7 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """Return how many messages it has."""
+        """Return how many messages the table has."""
         return sum(each.rows for each in self.files)
 
 
@@ -73,7 +73,7 @@ class Table(Protocol):
         """Divide a batch among the partitions, by their names."""
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Create a file for rows; return its path, and where to write."""
+        """Create a file for rows; return its path, and a sink to write to."""
 
     def remove(self, path: str) -> None:
         """Remove a file that `create` made and that is not in the table."""
@@ -86,7 +86,7 @@ class Table(Protocol):
 
         Raises:
             OvertakenError: another process was first; the added files are removed.
-            OSError: it may have been applied or not.
+            OSError: it is unknown whether the change was applied.
         """
 
     def sweep(self, keep_s: float) -> None:
@@ -102,8 +102,9 @@ def due_runs(
     """Yield the runs of small files to join, and whether the result is finished.
 
     Files of a partition are joined once they reach the target size together, or once there are
-    `FEW_FILES` of them. The rest is joined when the partition gets no more rows: if it is sealed,
-    or by time and a later one has some. A table that finishes its files gets a single one too.
+    `FEW_FILES` of them. The rest is joined when the partition gets no more rows: with `seal`, or if
+    partitions are by time and a later one has rows. With `finishes`, even a single file is
+    finished.
     """
     newest = max((each.place for each in state.files), default="")
     places: dict[str, list[DataFile]] = {}

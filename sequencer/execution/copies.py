@@ -1,4 +1,4 @@
-"""Copies: which of this node's session copies are known to hold what was merged of them."""
+"""Copies: which of this node's session copies are known to hold the merged bytes."""
 
 import logging
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Copies:
             self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
-        """Record that a copy was set aside; another one begins in its place."""
+        """Record that a copy was set aside; a new copy will replace it."""
         self.checked.discard(session)
 
     def drop(self, session: str) -> None:
@@ -68,7 +68,7 @@ class Copies:
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:
-        """Record that these sessions were merged from elsewhere; the copies here may differ."""
+        """Record that these sessions were merged without the copies here, which may differ."""
         for session in sessions:
             self.checked.discard(session)
             self._executor.forget(session)
@@ -97,7 +97,7 @@ class Copies:
                 self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether the copy may be the merged one, rather than one of the session's next log."""
+        """Whether the copy may be of the session's merged log, rather than of its next log."""
         known = self._executor.ledger.opened.get(session)
         if known is None or not known.log:
             return True

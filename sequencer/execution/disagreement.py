@@ -1,4 +1,4 @@
-"""Disagreement: classifies a merged log that has another range than the one agreed on."""
+"""Disagreement: classifies a merged log with a range that differs from the agreed one."""
 
 import os
 
@@ -11,7 +11,8 @@ from rt.position import Position
 def disagreement(appender: Appender, position: Position, *, alone: bool) -> CorruptLog:
     """Return the error for a range that was not agreed on: a fork if it is whole, else damage.
 
-    A node writes only what was agreed on, so a whole range means that a majority has lost it.
+    A node writes only agreed ranges, so a whole one that is not agreed on now was lost by a
+    majority.
 
     Args:
         appender: the merged log's appender.

@@ -31,8 +31,8 @@ WAITING_BYTES_MAX: Final = 64 * MIB  # their commands
 class SnapshotPlan:
     """SnapshotPlan: a state to save as a snapshot once the merged log is durable up to `end`.
 
-    An adopted state is saved before its log is here (`has_log` false): a restart resumes the
-    copying.
+    An adopted state is saved before its log is here (`has_log` false), so that a restart resumes
+    the copying.
     """
 
     index: int
@@ -52,8 +52,8 @@ class Readers(NamedTuple):
     """Readers: the readers of the merged log on this node.
 
     Attributes:
-        notify: called as soon as the log has grown, so that they are served at once.
-        are_there: whether there are any now.
+        notify: called as soon as the log has grown, so that the readers are served at once.
+        are_there: returns whether there are any readers now.
     """
 
     notify: Callable[[], None]
@@ -77,7 +77,7 @@ class Execution:
 
         Args:
             executor: started from the latest snapshot.
-            holdings: what this node holds of each session.
+            holdings: how much of each session this node holds.
             readers: readers of the merged log on this node.
             lone: merges a small update of one session.
         """
@@ -186,10 +186,10 @@ class Execution:
             self.readers.notify()
 
     def take_sessions(self) -> list[str]:
-        """Return the sessions merged further, or found right, since this was last called.
+        """Return the sessions that were merged further, or passed a check, since the last call.
 
         Raises:
-            SessionDiverged: as `Copies.check`.
+            SessionDiverged: as for `Copies.check`.
         """
         copies = self.copies
         if copies.unchecked:
@@ -306,7 +306,7 @@ class Execution:
         self.done_index = entry.index
 
     def _lacking(self, merge: Merge) -> Slice | None:
-        """Return a slice of the first entry whose bytes are not here, or None.
+        """Return a slice of this merge whose bytes are not here, or None.
 
         The slice found last is tried first: there may be 4,096 slices, and every message and sync
         asks. A slice that is missing on its own is also missing inside its entry, where its output

@@ -65,12 +65,14 @@ class Executor:
             identity: identity to create the merged log with if there is none.
             ledger: the state to continue from.
             logs: the copies of the sessions.
-            received: returns the end to which a session is written here, durable or not.
-            alone: whether no other node exists to copy missing bytes from.
-            memory: for what was merged last, until pullers have it; None to have it read.
+            received: returns the end of a session's copy here, durable or not.
+            alone: whether there is no other node to copy missing bytes from.
+            memory: keeps the frames merged last until pullers have them; None to read them from
+                files.
 
         Raises:
-            CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
+            CorruptLog: the log is damaged, or is shorter than the ledger says and this node is
+                alone.
         """
         self.alone = alone
         self.ledger = ledger
@@ -120,7 +122,7 @@ class Executor:
         """Execute the instruction `index`.
 
         Raises:
-            SessionDiverged: this node's copy of a session is not what was agreed on.
+            SessionDiverged: this node's copy of a session differs from what was agreed on.
             CorruptLog: a copy, or the merged log, is damaged.
             FileNotFoundError: a session's bytes are not here.
             OSError: the merged log cannot be written; repeat this when it can.
@@ -151,9 +153,10 @@ class Executor:
         self.logs.close()
 
     def lacking(self, merge: Merge) -> Slice | None:
-        """Return the first slice neither carried nor here as input or output; None if all are.
+        """Return the first slice whose bytes are neither carried, in a copy here, nor merged.
 
-        Output may precede execution: it is left from before a crash, or copied from another node.
+        None if there is no such slice. Merged bytes may precede execution: they were left from
+        before a crash, or copied from another node.
         """
         ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
         for each in merge.slices:
@@ -172,7 +175,7 @@ class Executor:
         return None
 
     def _is_held(self, each: Slice) -> bool:
-        """Whether a slice's input is here, not archived, and has not differed repeatedly."""
+        """Whether a slice's bytes are in a copy here, unarchived, and not known to differ."""
         session, known = each.session, self.logs.states.get(each.session)
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
@@ -184,7 +187,7 @@ class Executor:
     def copy_end(self, session: str) -> Position:
         """Return the end to which a session's copy can be read; it need not be durable.
 
-        A copy without any durable byte may be of the session's next log, so it is not read.
+        A copy without any durable byte may belong to the session's next log, so it is not read.
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
@@ -212,7 +215,7 @@ class Executor:
         """Check that a copy has its session's last merged frame, or `known` if given.
 
         Raises:
-            SessionDiverged: it has another one.
+            SessionDiverged: the copy has another frame there.
         """
         tail = self.ledger.tails.get(session) or known
         if tail is None:
@@ -227,7 +230,7 @@ class Executor:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
     def log_of(self, session: str) -> LogIdentity | None:
-        """The identity of a copy's log, from its manifest; None if it has none."""
+        """Return the identity of a copy's log, from its manifest; None if it has none."""
         return self.logs[session].manifest.identity
 
     @property
@@ -262,22 +265,22 @@ class Executor:
         self.emptied_end = _end_of_emptied(self.appender)
 
     def rest(self) -> None:
-        """Drop from memory what was merged last: pullers that keep up have it."""
+        """Drop the frames merged last from memory, as pullers that keep up have them."""
         if self.appender.recent is not None:
             self.appender.recent.clear()
 
     def forget(self, session: str) -> None:
-        """Close a session's copy: it is doubted, and its file counts from now on."""
+        """Close a session's copy, because it is doubted; from now on it is read from its file."""
         self.proposed.pop(session, None)
         self.logs.forget(session)
 
     def lose(self, session: str) -> None:
-        """Close a session's copy: it was set aside, and another begins in its place."""
+        """Close a session's copy, which was set aside; a new copy will replace it."""
         self.proposed.pop(session, None)
         self.logs.lose(session)
 
     def begin_again(self, session: str) -> None:
-        """Close a session's copy, and forget what was found out of it: its next log is another."""
+        """Close a session's copy, and forget its state, since the session's next log is another."""
         self.proposed.pop(session, None)
         self.logs.drop(session)
 
@@ -297,7 +300,7 @@ class Executor:
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:
-        """Record what is archived; the bytes are deleted once a snapshot covers it."""
+        """Record archived files; their bytes are deleted once a snapshot covers them."""
         ledger, known = self.ledger, self.appender.manifest.archived
         time_ns = max(archive.time_ns, ledger.time_ns)
         gone, last = [], ledger.archived_to
@@ -379,14 +382,14 @@ class Executor:
         return merged, raw
 
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
-        """Compare this node's copy of a slice with what was agreed on.
+        """Compare this node's copy of a slice with the agreed headers.
 
         The output came from another node, perhaps because this copy can never be completed. A copy
-        without durable bytes is skipped: it is of the session's next log, and this instruction is a
-        repeat.
+        without durable bytes is skipped: it belongs to the session's next log, and this instruction
+        is a repeat.
 
         Raises:
-            SessionDiverged: it has other frames.
+            SessionDiverged: the copy has other frames.
         """
         if self.held.get(each.session, START) <= each.first:
             return

@@ -1,10 +1,11 @@
-"""LoneMessages: the short road of one session's small update through planning and merging.
+"""LoneMessages: a fast path that plans and merges the small update of a single session.
 
-At a few hundred messages a second nothing is warm in a processor's caches, and a message costs what
-code and data it touches. Most instructions then merge what one session has just received. For these
-the general road (`Planner`, `Carrier`, `Executor`) asks many questions that all have the same
-answer. Here they are asked at once; if one has another answer, the general road is taken. Both
-write the same bytes: the simulation takes both for each message, and compares them.
+At a few hundred messages a second nothing stays in the processor's caches, so a message's cost
+depends on how much code and data it touches. Most instructions then merge a small update of one
+session. For these, the general path (`Planner`, `Carrier`, `Executor`) makes many checks that all
+have the same result. This module makes them all first; if one has another result, the general path
+is used. Both paths write the same bytes: the simulation takes both for each message, and compares
+them.
 """
 
 from collections.abc import Container, Sequence
@@ -40,18 +41,19 @@ class LoneMessages:
         checked: Container[str],
         time_ns: int,
     ) -> Merge | None:
-        """Return an instruction that carries all that was received of a session and is not merged.
+        """Return an instruction that carries all received and unmerged bytes of a session.
 
         Args:
-            session: the only one in which there may be something to merge.
+            session: the only session that may have something to merge.
             executor: its ledger is the state that the instruction will be executed on.
-            planner: what it found out last must not concern any session.
-            holdings: what a majority holds durably.
-            checked: the sessions whose copy here is known to hold what was merged of them.
-            time_ns: now.
+            planner: the planner; it must have no findings about any session.
+            holdings: how much of the session a majority holds durably.
+            checked: the sessions whose copies here are known to hold the merged bytes.
+            time_ns: the present time, ns since the epoch.
 
         Returns:
-            The instruction, whose frames `planner.carrier.frames` has; None to plan it as others.
+            The instruction, with its frames in `planner.carrier.frames`; None to use the general
+            path.
         """
         ledger, copy, carrier = executor.ledger, planner.logs.copy(session), planner.carrier
         after, notes = ledger.sessions.get(session, START), ledger.notes
@@ -149,7 +151,7 @@ class LoneMessages:
         return True
 
     def _headings(self, each: Slice, executor: Executor) -> Sequence[Heading] | None:
-        """Return the headers of a slice's frames if they are in memory, and the same as carried."""
+        """Return the headings of a slice's frames if in memory and equal to the carried ones."""
         session = each.session
         copy = executor.logs.copy(session)
         if copy is None or copy.end < each.end or not executor.held.get(session):

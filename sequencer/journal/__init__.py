@@ -1,1 +1,1 @@
-"""Keeps what an engine must not forget durable in one directory."""
+"""Keeps the state that an engine must not forget durably in one directory."""

@@ -60,7 +60,7 @@ class Ballots:
     __slots__ = ("_directory", "_slots")
 
     def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
-        """Replace both slots by new files: what was read from the old ones may not be on disk."""
+        """Replace both slots by new files, as bytes read from old ones may not be on disk."""
         self._directory = directory
         for name in SLOT_NAMES:
             write_whole(disk, path, name, [encode_slot(ballot, directory)])

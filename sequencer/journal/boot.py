@@ -1,4 +1,4 @@
-"""The boot in which a state directory was last written, to tell torn writes from damage.
+"""Boot: records in which boot a state directory was last written, to tell torn writes from damage.
 
 Only a power cut tears writes. The kernel draws a random id at each boot. While the stored id is the
 current one, there was no power cut, so unreadable bytes are damage.

@@ -68,7 +68,7 @@ class EntryLog:
         self._tail = list(entries)
 
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
-        """Make what was read at the start count as durable.
+        """Make the bytes that were read at the start count as durable.
 
         Bytes that no mark proves durable may be in memory only: after a failed sync the kernel
         marks pages clean, so the next sync succeeds without writing them. They are therefore
@@ -94,7 +94,7 @@ class EntryLog:
             self._marks.append(self._generation, self._durable)
 
     def sync(self) -> None:
-        """Make what was appended durable."""
+        """Make all appended entries durable."""
         self._file.sync()
         self._durable = self.end
         self._marks.append(self._generation, self._durable)

@@ -1,4 +1,4 @@
-"""Journal: keeps what an engine must not forget durable in one directory."""
+"""Journal: keeps the state that an engine must not forget durably in one directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -271,7 +271,7 @@ class Journal:
             raise self._fail(error) from error
 
     def close(self) -> None:
-        """Release the files; entries that were not synced are, unless the journal has failed."""
+        """Sync all entries, unless the journal has failed, and release the files."""
         if self._is_late and not self._failed:
             try:
                 self._log.sync()

@@ -1,4 +1,4 @@
-"""Journal records: the encoding of the log on disk, and the judge of what a crash or rot left.
+"""Journal records: the encoding of the log on disk, and how a crash or damage is judged.
 
 Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
 generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the

@@ -1,4 +1,4 @@
-"""The files that tell the newest copy of a state directory from an older one.
+"""Starts: the files that distinguish the newest copy of a state directory from an older one.
 
 `starts` holds this node's own starts, and is synced before the node sends anything; `remembered`
 holds the other nodes' claims, `departed` the names of removed nodes. Each is one line of JSON and
@@ -44,7 +44,7 @@ def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
 
 
 def read_memories(disk: Disk, path: str) -> dict[str, list[Memory]]:
-    """What is remembered of the other nodes; nothing if the file is missing or damaged."""
+    """Return the memories of the other nodes; none if the file is missing or damaged."""
     found = _read(disk, path, REMEMBERED_NAME) or {}
     return {
         name: [

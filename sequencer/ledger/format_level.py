@@ -51,7 +51,7 @@ class FormatLevel:
     Attributes:
         level: a version of the nodes' protocol, at least `OLDEST`.
         by: who raised it.
-        at_ns: when, ns since the epoch.
+        at_ns: when the level was raised, ns since the epoch.
     """
 
     level: int
@@ -59,7 +59,7 @@ class FormatLevel:
     at_ns: int
 
     def text(self) -> str:
-        """Return it as JSON; equal levels give equal texts.
+        """Return the level as JSON; equal levels give equal texts.
 
         >>> FormatLevel(11, "operator ops", 7).text()
         '{"level":11,"by":"operator ops","at_ns":7}'
@@ -119,7 +119,7 @@ def demand_readable_level(notes: Mapping[str, str], where: str) -> None:
     """Raise `Misuse` if a cluster with these notes may use formats that this version cannot read.
 
     Args:
-        notes: the ledger's.
+        notes: the ledger's notes.
         where: the node's directory, for the message.
     """
     level = level_of(notes)

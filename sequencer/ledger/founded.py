@@ -37,7 +37,7 @@ class Founded:
     is_partial: bool
 
     def with_those_of(self, text: str | None) -> "Founded":
-        """Return the limits that hold where an earlier founding's note holds too.
+        """Return the limits of this founding and of an earlier one, whose note is `text`, combined.
 
         Raises:
             Misuse: the note is malformed.
@@ -83,7 +83,7 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
     before the founding may still arrive.
 
     Args:
-        ledger: the state.
+        ledger: the state of the cluster.
         session: its name.
         group: its group, or "".
         created_ns: when its log was created, by its publisher's clock.

@@ -1,4 +1,4 @@
-"""Ledger: the state after n instructions; identical on every node and all that a snapshot holds."""
+"""Ledger: the state after n instructions; the same on every node, and saved in snapshots."""
 
 import json
 from dataclasses import dataclass, field
@@ -39,9 +39,9 @@ class Ledger:
         tails: the last merged frame by session, where this node read it.
         samples: a few messages by group, in order: the first, the last, and some between, sparser
             with age.
-        begun: by session whose copies were dropped: the instruction that dropped them, and the ids
-            of its retired logs, which may not be pushed again, latest first, separated by spaces.
-            In order of the instructions.
+        begun: for each session whose copies were dropped, the instruction that dropped them, and
+            the ids of its retired logs, which may not be pushed again, latest first, separated by
+            spaces. In order of the instructions.
         opened: the ownership of each session that was opened.
         watermarks: per session or group, the number below which a message is a repeat.
         end: where the merged log ends.
@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was merged and nothing else agreed on yet."""
+        """Whether nothing was merged yet, and nothing else was agreed on."""
         return self.end == START and not self.notes
 
     def merged_to(self, session: str) -> Position:
@@ -201,8 +201,8 @@ class Ledger:
     def begin_again(self, session: str, index: int, log: str) -> None:
         """Record that an instruction dropped a session's copies, and retire its log.
 
-        Logs retired earlier stay retired: what they hold was merged under this name too. Only the
-        latest sessions are remembered.
+        Logs retired earlier stay retired, since their messages were merged under this name too.
+        Only the latest sessions are remembered.
         """
         self.tails.pop(session, None)
         _, before = self.begun.pop(session, (0, ""))

@@ -20,7 +20,7 @@ class Seal:
 
     Attributes:
         by: who sealed it.
-        at_ns: when, ns since the epoch.
+        at_ns: when it was sealed, ns since the epoch.
         moved_to: the addresses of the cluster that continues the log, or other text; ""
             while readers are still served here.
     """
@@ -37,7 +37,7 @@ class Seal:
                 )
 
     def text(self) -> str:
-        """Return it as JSON; equal seals give equal texts.
+        """Return the seal as JSON; equal seals give equal texts.
 
         >>> Seal("operator ops", 7).text()
         '{"by":"operator ops","at_ns":7,"moved_to":""}'
@@ -46,7 +46,7 @@ class Seal:
 
     @property
     def refusal(self) -> Refused:
-        """The message for publishers and for requests that change something."""
+        """The refusal for publishers and for requests that change something."""
         where = f"it continues at {self.moved_to}" if self.moved_to else "it ends here for now"
         return Refused(SEALED_NOTE, f"this cluster's log was sealed by {self.by}; {where}")
 
@@ -68,18 +68,18 @@ def parse_seal(text: str) -> Seal:
 
 
 def seal_of(notes: Mapping[str, str]) -> Seal | None:
-    """Return the seal among a ledger's notes; None if the log goes on."""
+    """Return the seal among a ledger's notes; None if the log is not sealed."""
     text = notes.get(SEALED_NOTE)
     return None if text is None else _known(text)
 
 
 def sealed(text: str, by: str, moved_to: str, now_ns: int) -> str | None:
-    """Return the note of a seal that is to be set; None if the present one says as much.
+    """Return the text of the note to set; None if the present seal already says the same.
 
     Args:
-        text: the note; "" while the log goes on.
+        text: the present note; "" while the log is not sealed.
         by: who seals it.
-        moved_to: as of `Seal`; "" leaves what is known of that.
+        moved_to: as in `Seal`; "" keeps the present value.
         now_ns: the time, ns since the epoch.
 
     >>> sealed(Seal("ops", 7, "b1:7420").text(), "n1", "", 8) is None
@@ -105,7 +105,7 @@ def demand_unsealed(notes: Mapping[str, str], instruction: Instruction) -> None:
 
 
 def moved_away(notes: Mapping[str, str]) -> Refused | None:
-    """Return the message for readers once another cluster continues the log; None before."""
+    """Return the refusal for readers once another cluster continues the log; None before."""
     seal = seal_of(notes)
     return seal.refusal if seal is not None and seal.moved_to else None
 

@@ -9,13 +9,13 @@ _TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms on
 
 
 class Tail(NamedTuple):
-    """Tail: position and digest of a session's last merged frame; identifies the copy."""
+    """Tail: position and digest of a session's last merged frame, by which copies are checked."""
 
     position: Position
     digest: bytes
 
     def is_of(self, header: bytes | None) -> bool:
-        """Whether a raw header is this frame's; False for None."""
+        """Whether a raw header belongs to this frame; False for None."""
         return header is not None and tail_digest(header) == self.digest
 
 

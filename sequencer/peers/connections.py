@@ -58,13 +58,14 @@ class PeerOut(ContextParty):
         """Prepare; `dial` connects.
 
         Args:
-            loop: serves the connection.
-            name: the member.
+            loop: the event loop that serves the connection.
+            name: the member's name.
             dialer: connects to it.
             about: the context in which the loop acts on the connection.
-            is_quiet: whether not to log its problems, because another connection does.
-            told: called by the thread that dialled, after an attempt that the member answered, with
-                its reason to refuse this node, or "".
+            is_quiet: returns whether another connection logs the problems, so that this one need
+                not.
+            told: called by the dialling thread after each attempt that the member answered, with
+                the member's reason to refuse this node, or "".
         """
         super().__init__(about)
         self.name, self.dialer = name, dialer
@@ -231,7 +232,7 @@ class PeerOut(ContextParty):
             self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
 
     def _look(self) -> None:
-        """Notice whether the member has closed the connection, on which it never sends."""
+        """Check whether the member has closed the connection; it never sends on it."""
         if self._sock is None:
             return
         try:
@@ -371,10 +372,9 @@ class Peers:
     """All other members of this node's cluster.
 
     Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
-        read what they return; the loop calls the rest.
-        _out, _versions: replaced whole by the loop, or before it; any thread may read them.
-        spoken, holders: the loop sets an item; any thread may read one.
-        _in, _is_over: the loop's own.
+        read what they return; the loop calls the rest. _out, _versions: replaced whole by the loop,
+        or before it; any thread may read them. spoken, holders: the loop sets an item; any thread
+        may read one. _in, _is_over: used by the loop only.
     """
 
     def __init__(
@@ -393,17 +393,18 @@ class Peers:
         """Dial every other member.
 
         Args:
-            loop: serves the connections.
-            name: this node.
-            addresses: of all members; of each, one or more.
+            loop: the event loop that serves the connections.
+            name: this node's name.
+            addresses: one or more addresses of each member, by name.
             context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by the loop.
             gone: called with the name of a member whose process has ended, by another thread.
-            objection: why a node is not accepted, or "".
+            objection: returns why a node is not accepted, or "".
             removed: called with a member that was dialled, and whether it refuses this node because
                 it was removed, by another thread.
-            outdated: why nothing is sent to a node, by the ALPN name that it speaks; "" if it is.
+            outdated: returns why nothing may be sent to a node, by the ALPN name that it speaks; ""
+                if it may.
         """
         self.loop = loop
         self.spoken: dict[str, int] = {}
@@ -461,11 +462,11 @@ class Peers:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes sent to all of them, before encryption."""
+        """The bytes sent to all members, before encryption."""
         return sum(out.sent_bytes for out in self._out.values())
 
     def problems(self, members: Container[str]) -> dict[str, str]:
-        """Return, for each of these members that cannot be reached, why."""
+        """Return the reason for each of these members that cannot be reached, by name."""
         return {
             name: out.problem or "not connected yet"
             for name, out in self._out.items()
@@ -506,7 +507,7 @@ class Peers:
         """Pass on what a member has sent.
 
         Raises:
-            PeerError: it broke the protocol, or is no longer accepted.
+            PeerError: the member broke the protocol, or is no longer accepted.
         """
         peer = reading.peer
         if why := self._asked(peer, greets=True, is_live=True):

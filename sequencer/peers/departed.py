@@ -8,16 +8,17 @@ from sequencer.raft.consensus import Configuration, LastChange
 class RemovalVerdicts:
     """RemovalVerdicts: the members that refuse this node because it was removed.
 
-    A node that was away while it was removed has a log that still lists it, and none of the others
-    speaks to it; only the reason of their refusal can tell it. It believes that reason once a
-    majority of the voters in its own log give it, each with its certificate as that member. So a
-    single hostile member cannot end a healthy node: with three voters or more, it takes two. Nor do
-    honest members by mistake: each gives the reason only after it has seen a decided configuration
-    without the node, and a member that lets the node in again takes its verdict back.
+    If a node was away while it was removed, its own log still lists it, and no other node accepts
+    its connections; it learns of the removal only from the reason for their refusals. It believes
+    that reason once a majority of the voters in its own log have given it, each authenticated by
+    its certificate. So a single hostile member cannot end a healthy node: with three voters or
+    more, it takes two. Honest members do not end it by mistake either: each gives the reason only
+    after it has seen a decided configuration without the node, and a member that accepts the node
+    again withdraws its verdict.
 
-    What it cannot tell: that a node was removed after so many of the voters that it knows were
-    replaced that no majority of them is left; and anything to one that its own log does not list
-    as a voter, such as one that has yet to be added.
+    Two cases are not detected: a node was removed after most of the voters that it knows had been
+    replaced; and a node is not listed as a voter in its own log, such as one that has yet to be
+    added.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class RemovalVerdicts:
             self._members.discard(member)
 
     def are_decisive(self, change: LastChange, name: str) -> bool:
-        """Whether a majority of the voters agree; before an undecided change, and after it.
+        """Whether a majority of the voters agree, both before and after an undecided change.
 
         >>> from sequencer.raft.consensus import FOUNDER, Seat
         >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}
@@ -44,7 +45,7 @@ class RemovalVerdicts:
 
         Args:
             change: the last change of the members in this node's log.
-            name: this node.
+            name: this node's name.
         """
         lists = [each for each in (change.now, change.before) if each]
         return all(self._is_majority(each, name) for each in lists)
@@ -55,7 +56,7 @@ class RemovalVerdicts:
 
 
 class Departed:
-    """Departed: nodes that a decided configuration once listed and no longer does.
+    """Departed: nodes that an earlier decided configuration listed and the present one does not.
 
     The names are kept across restarts. The log forgets its older entries, and a node's
     configuration file never changes, so neither can show that a node was removed.
@@ -81,7 +82,7 @@ class Departed:
         self._listed = set(founders)  # in decided configurations of the log
 
     def follow(self, change: LastChange) -> None:
-        """Record a decided configuration; its nodes have not departed.
+        """Record a decided configuration: its nodes are members, and earlier ones have departed.
 
         Args:
             change: the log's last change; of index 0 if there was none.

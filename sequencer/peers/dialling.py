@@ -32,8 +32,8 @@ class Silence(NamedTuple):
 
     Attributes:
         scout: the `again` callback of the stream that keeps trying, for all streams.
-        tried_s: when it last tried.
-        problem: what it found.
+        tried_s: when that stream last tried.
+        problem: the error that it got.
     """
 
     scout: Callable[[], None]
@@ -91,7 +91,7 @@ class Turns:
             slots.release()
 
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
-        """Raise `UnansweredError` if another stream is the one that tries a silent address."""
+        """Raise `UnansweredError` if another stream is already trying this silent address."""
         with self._lock:
             silence, now_s = self._silent.get(address), self._clock()
             if silence is None:
@@ -144,9 +144,10 @@ class PeerDialer:
         addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
-        objection: why the node that answers is not that member, by its certificate; "" if it is.
-        turns: shared by all that dial the same addresses.
-        outdated: why its protocol version is not accepted, by its ALPN name; "" if it is.
+        objection: returns why the node that answers is not that member, by its certificate; "" if
+            it is.
+        turns: the turns, shared by all streams that dial the same addresses.
+        outdated: returns why a protocol version is not accepted, by its ALPN name; "" if it is.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class PeerDialer:
 
 
 def _refuses(address: Address) -> bool:
-    """Whether an address refuses connections, as it does once its process has ended."""
+    """Whether an address refuses connections, as when the process there has ended."""
     try:
         socket.create_connection(address, _REFUSED_S).close()
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""MessageReader: cuts what another node sends into messages."""
+"""MessageReader: cuts the bytes that another node sends into messages."""
 
 import struct
 from typing import Final
@@ -12,7 +12,7 @@ _TURN_MESSAGES: Final = 1000  # a megabyte of empty ones would hold up an event 
 
 
 class MessageReader:
-    """Cuts what one member sends into messages, the first of which may introduce it."""
+    """Cuts the bytes that one member sends into messages; the first may introduce the member."""
 
     def __init__(self, sender: str, protocol: int | None, most: int = MESSAGE_BYTES_MAX) -> None:
         """Begin a connection.
@@ -30,7 +30,7 @@ class MessageReader:
         self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
 
     def add(self, chunk: bytes) -> int:
-        """Take what has arrived; return how much waits for `take`."""
+        """Add received bytes; return how many bytes wait for `take`."""
         self._data += chunk
         return len(self._data)
 

@@ -1,7 +1,7 @@
 """RestartCheck: detects, with the other nodes, whether this node's state is an older copy.
 
-A node sends nothing in the consensus until a majority, itself included, has confirmed this very
-start: they have compared it with what they remember, and have remembered it durably.
+A node sends no consensus messages until a majority, itself included, has confirmed its present
+start: they have compared the start with what they remember of the node, and recorded it durably.
 """
 
 import logging
@@ -40,7 +40,8 @@ class RestartMessage(NamedTuple):
 
     Attributes:
         claim: the sender's claim.
-        confirmed: the random number of the receiver's last start that the sender knows; or 0.
+        confirmed: the random number of the receiver's latest start that the sender has recorded; or
+            0.
         memory: what the sender remembers of the receiver, or None.
     """
 
@@ -127,10 +128,10 @@ class RestartCheck:
         return max(0, needed - len(self._confirming & others))
 
     def follow(self, *lists: Iterable[str]) -> None:
-        """Adopt the other voters: one list, or two if it is unknown which one counts.
+        """Adopt the other voters: one list, or two while a change of the members is undecided.
 
-        A majority of either list then suffices. While a change of the members is undecided, a
-        leader may be elected by the voters before it, and undo it.
+        With two lists, a majority of either suffices, since the voters before the change may still
+        elect a leader and undo the change.
         """
         self._lists = tuple(map(frozenset, lists))
 
@@ -142,12 +143,12 @@ class RestartCheck:
             self.save()
 
     def advance(self, reach: Reach) -> None:
-        """Record what is durable here now, before every member is greeted."""
+        """Record how far this node's durable state reaches; call it before greeting the members."""
         claim, self.is_due = self.claim, False
         self.claim = Claim(claim.incarnation, claim.chain, claim.begun, claim.now.joined(reach))
 
     def save(self) -> None:
-        """Make what was learned since the last save durable."""
+        """Save the memories recorded since the last save durably."""
         if not self._is_saved:
             self._save(self.memories)
             self._is_saved = True

@@ -26,8 +26,8 @@ def alpn_of(cluster: str, version: int = PEER_VERSIONS[0]) -> str:
     """The ALPN name of a version of the protocol between the nodes of one cluster.
 
     It distinguishes these connections from replicators' on the same port. It includes the cluster,
-    because nodes of two clusters may share an authority and have the same names: a wrong address
-    could otherwise lead to a node of the other cluster unnoticed.
+    because nodes of two clusters may share an authority and have the same names: otherwise a wrong
+    address could lead to a node of the other cluster without notice.
     """
     return f"{_NAME}/{version}/{crc32(cluster.encode()):08x}"
 

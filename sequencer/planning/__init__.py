@@ -1,4 +1,4 @@
-"""What a leader knows of every node's copies, and how it plans the next instruction from that.
+"""Planning: how a leader tracks every node's copies, and plans the next instruction.
 
 Imports `ledger`; imported by `execution` and the member.
 """

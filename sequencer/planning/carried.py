@@ -23,7 +23,7 @@ JOURNAL_BYTES_MAX: Final = 8 << 20
 
 
 class Carrier:
-    """Carrier: puts bytes into instructions, so a leader can plan what it has only received."""
+    """Carrier: puts small updates into instructions, before a majority holds them durably."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Carrier:
 
         Args:
             logs: the copies.
-            received: returns the end up to which a session was written here.
-            is_allowed: whether every member can read such an instruction now.
+            received: returns the end of a session's copy here, durable or not.
+            is_allowed: returns whether every member can read such an instruction now.
         """
         self._logs = logs
         self._received = received
@@ -52,13 +52,13 @@ class Carrier:
         merged_to: Callable[[str], Position],
         checked: Container[str],
     ) -> dict[str, Position]:
-        """Return the ends to which carrying lets sessions be planned, where that gains anything.
+        """Return the ends of the sessions whose new bytes instructions should carry.
 
         Args:
-            agreed: per session to consider, the end a majority holds durably.
+            agreed: the end that a majority holds durably, for each session to consider.
             own: per session, the end this node holds durably.
             merged_to: returns a session's merged end.
-            checked: the sessions whose copy here is known to hold what was merged of them.
+            checked: the sessions whose copies here are known to hold the merged bytes.
         """
         found, left, self.left_over = dict[str, Position](), CARRIED_BYTES_MAX, []
         if not self.is_allowed():
@@ -79,10 +79,10 @@ class Carrier:
         return found
 
     def fill(self, merge: Merge, agreed: Mapping[str, Position]) -> Merge:
-        """Add the bytes of each slice that no majority holds yet.
+        """Add its bytes to each slice that no majority holds yet.
 
         Args:
-            merge: just planned.
+            merge: the merge that was just planned.
             agreed: per session, the end a majority holds durably.
 
         Raises:
@@ -113,9 +113,9 @@ class Carrier:
 
 
 def frames_of(each: Slice) -> list[Heading] | None:
-    """Return the headings of a slice's carried frames; None unless they match what the slice says.
+    """Return the headings of a slice's carried frames; None unless they match the slice.
 
-    A leader's entries are a peer's input, so nothing is written unchecked.
+    A leader's entries come from another node, so nothing is written unchecked.
     """
     if len(each.carried) != each.length or not each.length:
         return None

@@ -1,10 +1,10 @@
-"""CopyState: what a node's sequencer has found out about its copy of one session."""
+"""CopyState: the findings of a node's sequencer about its copy of one session."""
 
 from rt.position import Position
 
 
 class CopyState:
-    """CopyState: one session's copy, as planning and execution have met it.
+    """CopyState: findings of planning and execution about one session's copy.
 
     | what happens                                | what is forgotten                  |
     |---------------------------------------------|------------------------------------|
@@ -14,9 +14,10 @@ class CopyState:
 
     Attributes:
         differed: how often a copy differed from the slice that was next.
-        searched_to: no message that its group remembers was found before this; None: not searched.
-        refused: why it can never join its group, or "".
-        is_unreadable: whether it could not be read when it was checked last; logged once.
+        searched_to: no message that its group remembers was found before this position; None if not
+            searched.
+        refused: why the session can never join its group, or "".
+        is_unreadable: whether the last check could not read the copy; used to log that once.
     """
 
     __slots__ = ("differed", "is_unreadable", "refused", "searched_to")
@@ -26,7 +27,7 @@ class CopyState:
         self.set_aside()
 
     def set_aside(self) -> None:
-        """Forget the copy: another one begins in its place."""
+        """Forget the findings about a copy that was set aside."""
         self.searched_to: Position | None = None
         self.refused = ""
         self.is_unreadable = False

@@ -2,7 +2,7 @@
 
 Redundant publishers publish the same messages under the same numbers, so messages that the group
 has merged are skipped when another session brings them. A session with different messages under
-those numbers would lose them, although its publisher hears that they are merged.
+those numbers would lose them, although its publisher would get them confirmed as merged.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ class Stuck(NamedTuple):
     Attributes:
         words: a sentence for its publisher and the operator.
         is_refused: whether it can never be merged, so that its publisher is refused.
-        code: of that refusal.
+        code: the code of that refusal.
     """
 
     words: str
@@ -86,7 +86,7 @@ def join_obstacle(
 ) -> Stuck | None:
     """Return why a session's first slice may not be merged, or None if it may.
 
-    It reads a part of the session at a time, from where the last look ended.
+    Each call reads a part of the session, from where the last call ended.
 
     Args:
         logs: this node's copies; the session's state says how far it was searched.
@@ -119,7 +119,7 @@ def join_obstacle(
 def _compared(
     logs: SessionLogs, samples: list[Sample], each: Slice, durable: Position
 ) -> Stuck | None:
-    """Compare the session with the group's first sample in it; None if it has none so far."""
+    """Compare the session with the group's first sample found in it; None if none is found."""
     log, state = logs[each.session], logs.state(each.session)
     place = log.next_place(state.searched_to or each.first)
     rolled = log.manifest.rolled_end(place.file)

@@ -45,7 +45,7 @@ class Report(NamedTuple):
 
 
 class Holdings:
-    """Holdings: what every member has reported; current on the leader, slightly late elsewhere."""
+    """Holdings: all members' reports; up to date on the leader, slightly late elsewhere."""
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
@@ -203,7 +203,7 @@ class Holdings:
             self._heard[sender] = self.round
 
     def changes(self) -> list[bytes]:
-        """Return reports of what changed since the last ones; none if nothing did."""
+        """Return reports of the changes since the last ones; none if nothing has changed."""
         if not self.unreported:
             return []
         items = {session: self.own[session] for session in self.unreported}

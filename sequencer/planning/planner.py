@@ -34,9 +34,9 @@ class Planner:
 
         Args:
             logs: the copies.
-            received: returns the end up to which a session was written here. It need not be
-                durable: bytes are planned once a majority holds them durably, or they are carried.
-            may_carry: whether every member can read an instruction that carries bytes.
+            received: returns the end of a session's copy here. It need not be durable, since bytes
+                are planned once a majority holds them durably, or if they are carried.
+            may_carry: returns whether every member can read an instruction that carries bytes.
         """
         self.logs = logs
         self._received = received
@@ -53,12 +53,12 @@ class Planner:
         own: Mapping[str, Position],
         checked: Container[str],
     ) -> dict[str, Position]:
-        """Return the ends of what a majority holds durably and this node can read, by session.
+        """Return, by session, up to where a majority holds it durably and this node can read it.
 
         Args:
             agreed: per session, the end a majority holds durably.
             own: per session, the end this node holds durably.
-            checked: the sessions whose copy here is known to hold what was merged of them.
+            checked: the sessions whose copies here are known to hold the merged bytes.
         """
         found = {}
         for session, end in agreed.items():
@@ -79,7 +79,7 @@ class Planner:
         Args:
             ledger: the state the instruction will be executed on.
             durable: per session, the end a majority holds durably.
-            time_ns: now.
+            time_ns: the present time, ns since the epoch.
 
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
@@ -171,10 +171,10 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     *,
     ends: bool,
 ) -> Slice | None:
-    """Take frames up to `limit` bytes, at least one; stop before repeats that follow new messages.
+    """Return a slice of frames of up to `limit` bytes, at least one; it ends before later repeats.
 
-    A control frame waits for the messages after it, unless it ends the file: alone it adds no
-    message and would be passed over.
+    A control frame waits for the messages after it, unless it ends the file, since a slice without
+    messages would be passed over.
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()

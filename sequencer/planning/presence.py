@@ -95,7 +95,7 @@ class Presence:
         return parts
 
     def forget(self) -> None:
-        """Forget other nodes' reports: this node begins to lead, and they may be old."""
+        """Forget other nodes' reports, which may be old, because this node begins to lead."""
         self._told, self._parts = {}, {}
 
     def reports(self, members: Collection[str]) -> list[Mapping[str, Pushed]]:

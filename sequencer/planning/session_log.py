@@ -26,9 +26,9 @@ _OPEN_MAX: Final = 1024
 
 
 class SessionLog:
-    """SessionLog: one session's copy: frames that are still in memory, and its files.
+    """SessionLog: one session's copy: the frames that are still in memory, and its files.
 
-    Of the files one is open at a time.
+    Only one of the files is open at a time.
     """
 
     __slots__ = ("_copy", "_data", "_file", "_first", "_headings", "_start", "log")
@@ -36,7 +36,7 @@ class SessionLog:
     def __init__(
         self, log: LogDirectory, copy: Callable[[], Appender | None] = lambda: None
     ) -> None:
-        """Read a log; `copy` returns what appends to it now, if this process does."""
+        """Read a log; `copy` returns its present appender, if this process appends to it."""
         self.log = log
         self._copy = copy
         self._file: File | None = None
@@ -62,7 +62,7 @@ class SessionLog:
         return self.log.manifest
 
     def received(self, first: Position, end: Position) -> Appended | None:
-        """Return the frames between two places if all are in memory, checked when they arrived.
+        """Return the frames between two positions if all are in memory, checked on arrival.
 
         They count as used: the copy's next sync compares its file with them.
         """
@@ -74,7 +74,7 @@ class SessionLog:
         return frames if recent.use(frames) else None
 
     def next_place(self, after: Position) -> Position:
-        """Return where the frame after `after` is: there, or in the next file that has one."""
+        """Return where the next frame after `after` is: right there, or in a later file."""
         known, place = self.manifest, after
         while self._is_passed(known, place):
             # An archived file is still named here: its bytes must not be skipped.
@@ -87,7 +87,7 @@ class SessionLog:
         return place
 
     def _is_passed(self, known: Manifest, place: Position) -> bool:
-        """Whether a file has nothing after a place, or is a first file that does not exist."""
+        """Whether a file has nothing after a position, or is a first file that does not exist."""
         end = known.rolled_end(place.file)
         if end is None and place == START:
             return not self.log.has_file(START)
@@ -112,7 +112,7 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file that a position is in was rolled at an earlier end than the position."""
+        """Whether the file of a position was rolled before that position."""
         rolled = self.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
@@ -127,7 +127,7 @@ class SessionLog:
     def headers(
         self, first: Position, end: Position, limit: int, *, is_taken: bool = False
     ) -> list[Heading]:
-        """Return the headers of the frames between two places of one file.
+        """Return the headers of the frames between two positions of one file.
 
         The latest result is cached, since a leader executes what it has just planned.
 
@@ -215,8 +215,8 @@ class SessionLogs:
 
         Args:
             disk: the disk with the copies.
-            root: their directory.
-            copy: returns what appends to a session's copy in this process, as it is now.
+            root: the directory of the copies.
+            copy: returns the present appender of a session's copy, if this process appends to it.
         """
         self.copy = copy
         self._disk = disk
@@ -236,22 +236,22 @@ class SessionLogs:
         return log
 
     def state(self, session: str) -> CopyState:
-        """What is known of a session's copy, in which something is to be recorded."""
+        """Return the findings about a session's copy, for recording something in them."""
         return self.states.setdefault(session, CopyState())
 
     def lose(self, session: str) -> None:
-        """Forget a session's copy: it was set aside, and another begins in its place."""
+        """Forget a session's copy, which was set aside; a new copy will replace it."""
         self.forget(session)
         if session in self.states:
             self.states[session].set_aside()
 
     def drop(self, session: str) -> None:
-        """Forget all of a session: its next log has nothing to do with this one."""
+        """Forget all about a session, since its next log has nothing in common with this one."""
         self.forget(session)
         self.states.pop(session, None)
 
     def forget(self, session: str) -> None:
-        """Close a session, and drop what is in memory: its copy is doubted, or was replaced."""
+        """Close a session and drop its frames from memory: its copy is doubted or replaced."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()
@@ -293,7 +293,7 @@ def changed_frame(data: bytes, frames: Sequence[Heading]) -> Position | None:
     """Return the position of the first frame whose bytes no longer match its header; None if none.
 
     The frames were checked when they arrived, perhaps long ago. Long ranges are copied without this
-    check: every reader of the merged log makes it.
+    check, since every reader of the merged log makes it.
     """
     offset, view = 0, memoryview(data)
     for header, raw in frames:

@@ -11,7 +11,7 @@ _REST_TICKS: Final = 100  # each session at rest is examined again within so man
 
 
 class WaitingSessions:
-    """WaitingSessions: sessions to examine, and sessions at rest, which had nothing to merge.
+    """WaitingSessions: sessions to examine next, and sessions at rest, which had nothing to merge.
 
     A session whose last file has no frame always has a durable end past its merged end, and so may
     a session that meets an obstacle. Examining one takes 50 us or more, and there may be a
@@ -25,7 +25,7 @@ class WaitingSessions:
         self._resting: dict[str, Position] = {}  # the end a majority held when last examined
 
     def notice(self, sessions: Iterable[str]) -> None:
-        """Examine these sessions next: this node's copy grew."""
+        """Examine these sessions next, because this node's copies have grown."""
         for session in sessions:
             self.due[session] = None
             if self._resting:  # usually empty, while many are noticed
@@ -39,7 +39,7 @@ class WaitingSessions:
         )
 
     def tick(self) -> None:
-        """Examine a few sessions at rest: their obstacles may be gone."""
+        """Examine a few of the sessions at rest, since their obstacles may be gone."""
         count = -(-len(self._resting) // _REST_TICKS)
         self.notice(list(islice(self._resting, count)))
 

@@ -15,10 +15,10 @@ _PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 
 
 class Wants:
-    """Wants: compares what all members hold on every look, and asks for what does not arrive."""
+    """Wants: compares all members' holdings at each call of `look`; asks for missing sessions."""
 
     def __init__(self, patience: int) -> None:
-        """Ask for a session after `patience` looks, at least 1, without growth here."""
+        """Ask for a session after `patience` calls of `look`, at least 1, without growth here."""
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
         self._looks = 0
@@ -88,10 +88,10 @@ class Wants:
 
 
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:
-    """Whether everything members hold is merged, or held both here and by a majority.
+    """Whether everything that members hold is merged, or held both here and by a majority.
 
     Otherwise some member needs a copy, or must report again because a report was lost. Members that
-    are not heard do not count; what they hold is passed on once they return.
+    are silent do not count; what they hold is passed on once they return.
     """
     lately = {name: holdings.of(name) for name in holdings.heard_lately}
     if _holders(lately, holdings.own, ledger, ""):
@@ -108,7 +108,7 @@ def _holders(
     ledger: Ledger,
     missing: str,
 ) -> dict[str, list[str]]:
-    """Return, by needed session, the members that hold more of it than this one, most first."""
+    """Return the members that hold more of each needed session than this node, most first."""
     more: dict[str, list[tuple[Position, str]]] = {}
     here, merged_to = own.get, ledger.merged_to
     for member, ends in held.items():

@@ -101,13 +101,13 @@ class MemberChanges:
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy is known not to be a new member's empty one."""
+        """Whether a copy of a node's state is known not to be the empty one of a new member."""
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)
         return incarnation == FOUNDER or is_lost or roster.has_counted(name, incarnation)
 
     def _settled(self) -> Configuration:
-        """The configuration; refused while its last change is not committed."""
+        """The configuration; `Refused` while its last change is not committed."""
         if not self._leader.is_settled:
             raise Refused("changing", "the last change of the members is not committed yet")
         return self._core.roster.now

@@ -1,4 +1,4 @@
-"""Consensus: what goes into and comes out of an engine that makes nodes agree on commands.
+"""Consensus: the interface of an engine that makes nodes agree on commands.
 
 An engine is a function from events to effects. It has no file, socket, clock or thread: the node
 feeds it events (`propose`, `step`, `tick`, `persisted`), takes a `Ready`, and performs its duties
@@ -126,16 +126,16 @@ class Ready(NamedTuple):
 
     Attributes:
         early: messages that promise nothing about this node's disk; send them at once.
-        ballot: to be made durable, if not None.
-        snapshot: received from the leader: to be made durable in place of the log up to it,
-            and restored into the application before `committed` is applied.
-        entries: to be made durable; the log is first truncated at the index of the first.
-        messages: to be sent once all of the above is durable, never earlier.
-        committed: to be applied, in order, each exactly once; a restart resumes at the snapshot.
-        reads: may be answered once their index has been applied.
-        disowned: the other members found that this copy of the node's state lost acknowledged
-            entries; it never counts again. The journal sets it aside and stops.
-        removed: this node is no longer a member. The journal records it and stops.
+        ballot: a ballot to make durable, if not None.
+        snapshot: a snapshot from the leader, to make durable in place of the log up to it, and to
+            restore into the application before `committed` is applied.
+        entries: entries to make durable; the log is first truncated at the index of the first.
+        messages: messages to send once all of the above is durable, never earlier.
+        committed: entries to apply, in order, each exactly once; a restart resumes at the snapshot.
+        reads: reads that may be answered once their index has been applied.
+        disowned: whether the other members found that this copy of the node's state lost
+            acknowledged entries; it never counts again. The journal sets it aside and stops.
+        removed: whether this node is no longer a member. The journal records it and stops.
     """
 
     early: tuple[PeerMessage, ...] = ()

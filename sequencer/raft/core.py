@@ -235,7 +235,7 @@ class Core:
         return made
 
     def take_ready(self) -> Ready | None:
-        """The duties that have accumulated, or None."""
+        """Return the duties that have accumulated, or None."""
         # this copy has forgotten promises, and must make no more
         if self.roster.suspended and self.is_disowned:
             return Ready(disowned=True)
@@ -283,7 +283,8 @@ class Outgoing:
 
     Attributes:
         now, after_sync: the messages of either kind.
-        append_reply: to whom, and what: a reply to the leader that later ones may be merged into.
+        append_reply: the receiver and the reply to the leader, into which later replies may be
+            merged.
     """
 
     __slots__ = ("after_sync", "append_reply", "codec", "now")

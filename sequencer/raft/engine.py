@@ -63,7 +63,7 @@ class Raft:
         settings: timeouts and limits.
 
     Attributes:
-        core: what the roles share, for those who check or show it; only the engine changes it.
+        core: the state that all roles share, for checks and display; only the engine changes it.
         leads: whether this node leads, as far as it knows; only the engine changes it.
 
     Raises:
@@ -117,7 +117,7 @@ class Raft:
 
     @property
     def calm(self) -> Quiescence | None:
-        """Where nothing is left to agree on, as far as this node knows; None if something is.
+        """The position at which nothing is left to agree on, as far as this node knows; or None.
 
         While all members, except those away, are calm at the same place and known to be alive, no
         engine needs ticks. A leader is calm only while a majority is present.
@@ -130,12 +130,12 @@ class Raft:
     def away(self) -> Set[str]:
         """The members that a leader has not heard for an election timeout; empty on followers.
 
-        When one is heard again, ticks must resume: it may lack entries.
+        When one is heard from again, ticks must resume, since it may lack entries.
         """
         return members_away(self._leader) if self._leader is not None else frozenset()
 
     def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard now: their processes are alive and report being calm."""
+        """Count these members as heard from now, as their processes are alive and report calm."""
         if self._leader is not None:
             vouch(self._leader, members)
         elif self.core.leader in members:
@@ -161,7 +161,7 @@ class Raft:
         return self.core.last_change
 
     def elects(self, name: str) -> bool:
-        """Whether this node accepts another as a voter; see `step`."""
+        """Whether this node accepts another node as a voter; see `step`."""
         return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
@@ -177,14 +177,14 @@ class Raft:
 
     @property
     def changes(self) -> MemberChanges:
-        """What changes the members; `Refused` as `not-leader` unless this node leads.
+        """The object that changes the members; `Refused` (`not-leader`) unless this node leads.
 
         Each change is decided once its index and term come back as committed.
         """
         return MemberChanges(self.core, self._leading())
 
     def hesitate(self, *, yes: bool) -> None:
-        """If `yes`, campaign only if no other node does: this one cannot merge now."""
+        """If `yes`, campaign only if no other node does, because this node cannot merge now."""
         self._is_reluctant = yes
 
     def transfer(self, to: str) -> None:
@@ -205,7 +205,7 @@ class Raft:
     def read_index(self, ticket: int) -> None:
         """Request the index from which a read is linearizable; a later `Ready` holds the `Read`.
 
-        If none comes, leadership moved or a message was lost: ask again with a new ticket.
+        If no `Read` comes, leadership has moved or a message was lost; ask again with a new ticket.
 
         Raises:
             Refused: `no-leader`, or `busy`.
@@ -222,9 +222,10 @@ class Raft:
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message of `sender`, whose name the transport has authenticated.
 
-        Only voters may campaign, vote, lead, or announce a later term. A voter is one by this
-        node's log, by the configuration before it while the change is undecided, or by an announced
-        one. Other peers that a leader replicates to may only acknowledge what it sent them.
+        Only voters may campaign, vote, lead, or announce a later term. A node is a voter by the
+        configuration in this node's log, by the one before it while the change is undecided, or by
+        an announced one. Other peers that a leader replicates to may only acknowledge what it sent
+        them.
 
         Raises:
             UnheardError: the sender may not send this.

@@ -117,10 +117,10 @@ def forked_at(core: Core, message: AppendEntries) -> int:
 
 
 def take_snapshot(core: Core, message: InstallSnapshot) -> AppendReply | SnapshotReply:
-    """Take a part of the leader's snapshot, and install it once the last part is here.
+    """Take a part of the leader's snapshot; install the snapshot once the last part is here.
 
     Raises:
-        PeerError: it is larger than any valid one, or not a snapshot of this cluster.
+        PeerError: the snapshot is larger than any valid one, or is not one of this cluster.
     """
     if message.last_index <= core.commit:
         return AppendReply(message.term, True, core.commit, message.round)

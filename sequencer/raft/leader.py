@@ -90,7 +90,7 @@ class Leader:
     # Sending
 
     def flush(self) -> None:
-        """Send what is new: entries, the commit index, a ReadIndex round."""
+        """Send all news: entries, the commit index, a ReadIndex round."""
         core, reads = self._core, self.reads
         if reads.asked or reads.rounds:
             reads.open_round(core.commit >= self._no_op)
@@ -116,7 +116,7 @@ class Leader:
                     peer.waiting = False
 
     def _send(self, peer: Progress, last: int) -> None:
-        """Send a peer what it lacks of the entries up to `last`."""
+        """Send a peer the entries up to `last` that it lacks."""
         log, settings = self._core.log, self._core.settings
         while peer.state is _REPLICATE or (peer.state is _PROBE and not peer.waiting):
             if peer.next <= log.base and log.term_at(peer.next - 1) is None:
@@ -162,10 +162,10 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """The index, at most `index`, after which live peers that receive a snapshot need entries.
+        """Return the index, at most `index`, after which peers receiving a snapshot need entries.
 
-        Otherwise a snapshot that takes longer to send than the log lasts would have to be followed
-        by another.
+        If these entries were dropped while a snapshot is sent, another snapshot would have to
+        follow.
         """
         sending = [
             peer.snapshot.index
@@ -219,7 +219,7 @@ class Leader:
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """The peer, now heard; None if it is unknown or its message comes from another copy."""
+        """Record that a peer was heard from; return it, or None if unknown or of another copy."""
         peer = self._peers.get(sender)
         if peer is None:
             return None
@@ -246,7 +246,7 @@ class Leader:
         return entry
 
     def _follow_roster(self) -> None:
-        """Replicate to all other members, and to removed ones until they can learn of it."""
+        """Replicate to all other members, and to removed ones until they learn of that."""
         core = self._core
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
@@ -386,8 +386,8 @@ class Reads:
     with the commit index as of its round, which covers every write that completed before it.
 
     Attributes:
-        asked: by whom, and with which ticket: in no round yet.
-        rounds: those that are open: number, commit index, and the reads in it.
+        asked: the reads in no round yet: who asked, and with which ticket.
+        rounds: the open rounds: number, commit index, and the reads in each.
         round: the newest round; every message to a peer carries it and every reply returns it.
     """
 

@@ -61,7 +61,7 @@ class Progress:
         self.probe()
 
     def probe(self) -> None:
-        """Find out where the logs match before sending more."""
+        """Switch to probing: find out where the logs match before sending more."""
         self.state, self.waiting = ProgressState.PROBE, False
 
     def begin_snapshot(self, blob: bytes, index: int, term: int) -> None:

@@ -9,7 +9,7 @@ from sequencer.raft.progress import ProgressState
 
 
 def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
-    """Where a node is calm, or None; it must not be campaigning or waiting for a sync.
+    """Return the position at which a node is calm, or None; it must not campaign or await a sync.
 
     Silence must not hide anything that a heartbeat would repair. So a follower's log must end in a
     committed entry, and a leader must know that every member votes and has the whole log, except
@@ -30,7 +30,7 @@ def members_away(leader: Leader) -> frozenset[str]:
 
 
 def vouch(leader: Leader, members: Set[str]) -> None:
-    """Count these members as heard by the leader now."""
+    """Count these members as heard from by the leader now."""
     for name in members:
         if (peer := leader.peer(name)) is not None:
             peer.silent_ticks = 0
@@ -49,13 +49,13 @@ def _is_done(core: Core, leader: Leader) -> bool:
 
 
 def _is_there(leader: Leader, name: str) -> bool:
-    """Whether a member was heard lately."""
+    """Whether a member was heard from lately."""
     peer = leader.peer(name)
     return peer is not None and leader.is_live(peer)
 
 
 def _has_all(core: Core, leader: Leader, name: str) -> bool:
-    """Whether nothing remains to be sent to a member, or to be heard from it."""
+    """Whether a member has everything, and the leader knows that."""
     peer = leader.peer(name)
     return (
         peer is not None

@@ -53,7 +53,7 @@ class StartChain:
         return StartChain(self.count + 1, (*self.nonces, nonce)[-CHAIN_MAX:])
 
     def at(self, number: int) -> int | None:
-        """The random number of a start, counted from 1; None if that is forgotten."""
+        """The random number of the `number`th start, counted from 1; None if it is forgotten."""
         place = number - 1 - (self.count - len(self.nonces))
         return self.nonces[place] if 0 <= place < len(self.nonces) else None
 
@@ -96,8 +96,8 @@ class Memory:
 def contradiction(memory: Memory, claim: Claim) -> str:
     """Why a claim contradicts the remembered state and all later ones; "" if it does not.
 
-    A late message contradicts a newer memory too, so only the claiming node may conclude anything,
-    from its current claim.
+    A message that arrives late contradicts a newer memory, too. So only the claiming node may draw
+    a conclusion, from its current claim.
 
     >>> memory = Memory(0, 2, 22, Reach(3, 100))
     >>> contradiction(memory, Claim(0, StartChain(3, (11, 22, 33)), Reach(3, 100), Reach(3, 105)))

@@ -240,7 +240,7 @@ class Syncer:
             self._archive()
 
     def give_up(self) -> None:
-        """Archive, at the end of a run, the files that are not kept; a short run has no other turn."""
+        """Archive files that are not kept, at the end of a run that may have had no turn."""
         if self._settings.keep_s or self._settings.keep_bytes:
             try:
                 self._archive()

@@ -215,7 +215,7 @@ class Successions:
         return True
 
     def _write(self) -> None:
-        """Write all statements to the file; if that fails, peers send them again after a restart."""
+        """Write all statements to the file; without one, peers send them again after a restart."""
         if not self._path or self._log_id:
             return
         try:

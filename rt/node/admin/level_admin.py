@@ -27,7 +27,7 @@ class LevelAdmin:
         return {"level": Verb(self._show), "raise-level": CHANGE(self._raise)}
 
     def _show(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return the cluster's level, and the newest level that each node can read, if known here."""
+        """Return the cluster's level, and the level that each node can read, if known here."""
         gate = self._gate
         level, agreed = gate.level, gate.agreed
         return {

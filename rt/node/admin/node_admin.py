@@ -86,7 +86,7 @@ _NOTHING: Final = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class AdminTimes:
-    """AdminTimes: how long a peer may take, in seconds.
+    """AdminTimes: how long a peer may take for each step, in seconds.
 
     Attributes:
         request_s: to send a whole request.
@@ -114,14 +114,15 @@ class NodeAdmin:
     leads and it has executed all that was decided before. Every change, done or refused, is
     recorded in the audit log.
 
-    Once another cluster continues the log, the latest is there: clients are refused, operators if
-    they ask for the latest or for a change. Other answers say where the log goes on.
+    Once another cluster continues the log, the latest state is there. Then clients are refused, and
+    so are operators who ask for the latest or for a change. All other answers say where the log
+    continues.
 
     Threads: any connection's. `_lock` is held while a note is written unconditionally, so that a
-        lease sees the others, and its own text before another is written; and while a group is
-        changed, so that members' compare-and-sets do not fail each other. Other compare-and-sets do
-        not need it. Any thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are
-        used only inside `_sequencer.ask`.
+        new lease is checked against all others, and is visible before the next one is written. It
+        is also held while a group is changed, so that its members' compare-and-sets do not make
+        each other fail. Other compare-and-sets do not need it. Any thread sets `_changes`.
+        `_member`, except its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -153,11 +154,12 @@ class NodeAdmin:
             copies: this node's copies of sessions; None to answer nothing about sessions.
             admission: returns the admission that charges peers for requests; None to charge
                 nothing.
-            is_own: whether publishers without a grant for a named stream may push here.
-            votes: whether a node is a member that votes.
+            is_own: whether publishers whose grants name no stream may push here.
+            votes: returns whether a node is a voting member.
             served: returns the end of the log served to pullers here; None for the agreed end.
-            gate: knows the level of formats; None to answer nothing about it.
-            successions: says and hears which log continues another; None for neither.
+            gate: knows the cluster's format level; None to answer nothing about it.
+            successions: sends and receives statements of which log continues another; None to do
+                neither.
             times: how long peers may take.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
         """
@@ -192,7 +194,7 @@ class NodeAdmin:
             self.verbs |= self._copies_verbs(copies)
 
     def _copies_verbs(self, copies: Inboxes) -> "dict[str, Verb]":
-        """Return the requests about sessions, and those of a standby."""
+        """Return the requests about sessions and standbys."""
         standby = StandbyAdmin(
             self._settings, self._sequencer, self._member, copies, change_note=self._change_note,
             successions=self._successions, is_own=self._is_own,
@@ -244,7 +246,7 @@ class NodeAdmin:
         *,
         changes: bool = False,
     ) -> Verb:
-        """Return a verb whose steps are performed here, with `alone` held."""
+        """Return a verb that performs the steps of `do` while it holds the lock `alone`."""
 
         def carried_out(request: Fields, identity: PeerIdentity) -> Fields:
             with alone:
@@ -325,7 +327,7 @@ class NodeAdmin:
             return self._saying(request or {}, answer)
 
     def _hear(self, request: Fields, identity: PeerIdentity) -> None:
-        """Take a peer's word on which log continues another.
+        """Accept a peer's statement of which log continues another.
 
         Raises:
             Refused: the log of this node has ended. Operators and nodes are still answered.
@@ -336,9 +338,9 @@ class NodeAdmin:
                 known.hear(text)
 
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
-        """Return an answer, whose first line is JSON, with what the peer may not know.
+        """Add to an answer, whose first line is JSON, facts that the peer may not know yet.
 
-        That is the last word that is known here, and where another cluster continues the log.
+        These are the latest statement known here, and where another cluster continues the log.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}
@@ -366,9 +368,9 @@ class NodeAdmin:
         return json.dumps(self._done(verb, request, identity)).encode()
 
     def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
-        """Return an answer that others may share; it says as of when it is.
+        """Return an answer that other peers may share; it includes the time at which it was made.
 
-        An answer as of the latest is shared only if it was begun after the latest was confirmed.
+        For a request with `latest`, only an answer begun after the confirmation may be shared.
         """
         fields = [repr(request.get(each)) for each in verb.shared or ()]
         question = (request["do"], *fields)
@@ -394,7 +396,7 @@ class NodeAdmin:
         return data
 
     def _state(self) -> tuple[object, ...]:
-        """Return the state in which shared answers stay valid: leader, notes, completed changes."""
+        """Return the state that shared answers depend on: leader, notes, completed changes."""
         view = self._sequencer.view
         return self._changes, view.leads, view.engine.term, view.notes
 
@@ -418,7 +420,7 @@ class NodeAdmin:
         return answer
 
     def _done(self, verb: Verb, request: Fields, identity: PeerIdentity) -> Fields:
-        """Carry out a request, as of the latest if it says so or depends on it."""
+        """Carry out a request; first wait for the latest state if the request needs it."""
         if verb.refuses_latest:
             steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
             return perform(steps, self._carry_out)
@@ -463,9 +465,9 @@ class NodeAdmin:
             raise moved
 
     def _moved(self, request: Fields) -> Refused | None:
-        """Return the message for peers if another cluster continues the log.
+        """Return the refusal to send to peers if another cluster continues the log.
 
-        It may go by a word that is known here alone; another word on that is still taken.
+        This may rest on a statement that only this node has. Further statements are still accepted.
         """
         if (moved := moved_away(self._sequencer.view.notes)) is not None:
             return moved
@@ -510,7 +512,7 @@ class NodeAdmin:
         perform(ChangedNotes(self._view, self._decided).change(name, changed), self._carry_out)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Answer from data at most a second old; the sequencing thread does not plan."""
+        """Return an archiving plan from data at most a second old; this thread makes the plan."""
         at_ns = request.get("at_ns", 0)
         if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
@@ -526,9 +528,9 @@ class NodeAdmin:
         return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
     def _end(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Return the end of the stream with `latest`, otherwise of what is served here.
+        """With `latest`, return the stream's end; otherwise the end of what this node serves.
 
-        With `since`, a position, also how many bytes are between.
+        With `since`, a position, also return how many bytes are between that and the end.
         """
         view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
@@ -566,7 +568,7 @@ class NodeAdmin:
         return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
 
     def _carry_out(self, need: Need) -> None:
-        """Carry out a need of some steps, in this thread."""
+        """Do what some steps need next, such as a wait, in this thread."""
         if isinstance(need, Order):
             demand_unsealed(self._sequencer.view.notes, need.instruction)
             self._sequencer.order(need.instruction)
@@ -627,7 +629,7 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
-        """Return the history, which peers may share; as of the latest if requested."""
+        """Return the log's history, shared among peers; with `is_latest`, up to the latest."""
         if is_latest:
             self._await_latest(may_follow=True)
         since_s, is_whole = time.monotonic() if is_latest else float("-inf"), identity.may_operate
@@ -638,7 +640,7 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _history(self, *, is_whole: bool = True, is_latest: bool = False) -> bytes:
-        """Return the manifest unparsed: the client has the time to read it, a node does not.
+        """Return the log's history with the manifest unparsed, since parsing would cost time here.
 
         Only operators and nodes see the log's directory (`is_whole`).
         """

@@ -1,4 +1,4 @@
-"""NodeSuccessions: hands on which log continues a node's, and has its cluster sealed by it."""
+"""NodeSuccessions: spreads the statement that a node's log has ended, and seals its cluster."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 def node_successions(ca: str, stream: str, log: str, directory: str) -> Successions:
-    """Return what a node has heard of its log: how it began, and whether it has ended.
+    """Return the statements that a node has about its log: how it began, and whether it ended.
 
     Args:
         ca: path of the authorities' certificates.

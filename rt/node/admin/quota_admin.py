@@ -17,7 +17,7 @@ class QuotaAdmin:
         view: Callable[[], NodeView],
         change_note: Callable[[str, Callable[[str, int], str | None]], object],
     ) -> None:
-        """Prepare; `change_note` has a note changed as `ChangedNotes.change` does."""
+        """Prepare; `change_note` changes a note by agreement, like `ChangedNotes.change`."""
         self._view, self._change_note = view, change_note
 
     @property
@@ -32,7 +32,7 @@ class QuotaAdmin:
         """Change the limits of all publishers, or of the named one.
 
         Raises:
-            Misuse: they are malformed, or a newer version wrote the present note.
+            Misuse: the limits are malformed, or a newer version wrote the present note.
         """
         publisher, given = str(request.get("publisher", "")), request.get("quota")
 

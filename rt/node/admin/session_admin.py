@@ -56,8 +56,8 @@ class SessionAdmin:
             decide: orders a change and waits until the given function returns True.
             settle: waits until a majority durably has everything merged up to an instruction.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
-            change_note: has a note changed as `ChangedNotes.change` does.
-            now_ns: the time that the nodes agree on; called between two steps.
+            change_note: changes a note by agreement, like `ChangedNotes.change`.
+            now_ns: returns the time that the nodes agree on; called between two steps.
         """
         self._sequencer = sequencer
         self._member = member
@@ -87,7 +87,7 @@ class SessionAdmin:
         }  # fmt: skip
 
     def sessions(self, request: Fields) -> Fields:
-        """Return a row for each session that this leader knows, or for the named one.
+        """Return a row for each session that this leader knows, or only for the named one.
 
         Raises:
             Refused: this node does not lead.
@@ -103,7 +103,7 @@ class SessionAdmin:
 
         Raises:
             Refused: this node does not lead, or the session has changed meanwhile.
-            Misuse: the session does not need adoption, or has no such file.
+            Misuse: the session does not need adoption, or has no file left.
         """
         session = _named(request)
         wanted = None if request.get("at") is None else position_in(request, "at")
@@ -115,7 +115,7 @@ class SessionAdmin:
         return self._answer(life)
 
     def reset(self, request: Fields) -> Fields:
-        """Let a session begin again with another log; errors as for `forget`."""
+        """Let a session start over with another log; errors as for `forget`."""
         return self._end(_named(request), SessionChange.RESET)
 
     def forget(self, request: Fields) -> Fields:
@@ -129,7 +129,7 @@ class SessionAdmin:
         return self._end(_named(request), SessionChange.FORGOTTEN)
 
     def take(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Take over the name of a session whose owner is gone, with its log or a new one.
+        """Take over the name of a session whose owner is gone; continue its log or begin another.
 
         Raises:
             Refused: this node does not lead, the owner is connected or may come back, or the
@@ -198,7 +198,7 @@ class SessionAdmin:
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
-        """Return the change that ends a log, the last such change, and the last instruction."""
+        """Return the change that ends a log, the last one's index, and the last instruction's."""
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
@@ -211,7 +211,7 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Wait for other nodes' reports: a publisher, or the last leader, may just have left."""
+        """Wait for reports of the other nodes, since a publisher or a leader may just have left."""
         holdings = self._member.holdings
 
         def is_free() -> bool:
@@ -221,10 +221,10 @@ class SessionAdmin:
             self._wait(Until(lambda: self._sequencer.ask(is_free), _REPORTED_S))
 
     def _await_merged(self, session: str, since: int) -> None:
-        """Wait until everything a majority may hold, and have acknowledged, is merged.
+        """Wait until all that a majority may hold, and may have acknowledged, is merged.
 
         Raises:
-            Refused: it is not merged in time.
+            Refused: it takes too long.
         """
         member, words = self._member, (
             f"a majority of the nodes may hold messages of session {session!r} that are not "
@@ -238,7 +238,7 @@ class SessionAdmin:
         self._wait(Until(lambda: self._sequencer.ask(is_merged), _REPORTED_S, words, "unmerged"))
 
     def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse while a publisher is, or may be, connected to any node."""
+        """Refuse while a publisher is or may be connected to any node."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
@@ -254,9 +254,9 @@ class SessionAdmin:
             )
 
     def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse if this node lacks the merged log of a session that another node has.
+        """Refuse if this node lacks part of a session's log that another node has.
 
-        Its id would be unknown, so it could be pushed again and merged twice.
+        The log's id would be unknown, so the log could be pushed again and merged twice.
         """
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others

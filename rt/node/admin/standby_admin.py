@@ -48,9 +48,10 @@ class StandbyAdmin:
             sequencer: takes orders, and answers questions between two steps.
             member: this node's member.
             copies: this node's copies of sessions.
-            change_note: has a note changed as `ChangedNotes.change` does.
-            successions: knows the word by which the node's log has ended; None for none.
-            is_own: whether publishers without a grant for a named stream may push here.
+            change_note: changes a note by agreement, like `ChangedNotes.change`.
+            successions: the statements about the node's log, which may have ended it; None without
+                any.
+            is_own: whether publishers whose grants name no stream may push here.
         """
         self._settings, self._is_own = settings, is_own
         self._sequencer, self._member, self._copies = sequencer, member, copies
@@ -71,15 +72,15 @@ class StandbyAdmin:
         }
 
     def hear(self, identity: PeerIdentity, position: Position) -> None:
-        """Record how far a mirror has come, which it says as it asks where the log ends."""
+        """Record the position that a mirror has sent with its question where the log ends."""
         if identity.role is CertificateRole.MIRROR:
             self._reached[identity.name] = position
 
     def _reach(self, _request: Fields, identity: PeerIdentity) -> Fields:
-        """Return how far each standby is that reports here; publishers keep what it lacks.
+        """Return how far each standby has come that reports here, so that publishers keep the rest.
 
         Raises:
-            Refused: the peer has no right to the stream; standbys are named to no other.
+            Refused: the peer has no grant for the stream, and so may not know the standbys.
         """
         stream = self._settings.stream
         pushes = identity.role is CertificateRole.PUBLISHER and identity.may_push_to(
@@ -94,10 +95,10 @@ class StandbyAdmin:
         return {"reached": {name: str(each) for name, each in self._reached.copy().items()}}
 
     def _state(self, _request: Fields, identity: PeerIdentity) -> Fields:
-        """Return the state that was saved last, a few seconds old; any node has one.
+        """Return the last saved state, which is a few seconds old; any node has one.
 
         Raises:
-            Refused: the peer may not have it, or none was saved yet.
+            Refused: the peer may not have the state, or none was saved yet.
         """
         if not (identity.may_operate or identity.role is CertificateRole.MIRROR):
             words = f"{identity.title} may not ask this; a mirror, an operator or a node may"
@@ -115,15 +116,15 @@ class StandbyAdmin:
     def _seal(self, request: Fields, identity: PeerIdentity) -> Fields:
         """End the log here: nothing is merged and no state changes until it is unsealed.
 
-        A leader proposes one instruction at a time, and another one only after all that it found
-        was executed. So nothing follows the seal in the log.
+        A leader proposes one instruction at a time, and the next only after it has executed all
+        earlier ones. So nothing follows the seal in the log.
         """
         return self._sealed(identity.title, str(request.get("moved_to", "")))
 
     def _succeed(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """End the log, since the authority says that another cluster continues it.
 
-        Any peer may bring that word: it names this log, and the authority's key signed it.
+        Any peer may bring that statement, since it names this log and is signed by the authority.
         """
         authorities = trust_of(self._authority).facts.authorities
         text = str(request.get("succession", ""))
@@ -144,9 +145,9 @@ class StandbyAdmin:
         return self._answer()
 
     def _unseal(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        """Let the log go on, unless the authority has said that another cluster continues it.
+        """Let the log continue, unless an authority has stated that another cluster continues it.
 
-        That word is not taken back: all that know it would have the cluster sealed again.
+        Such a statement cannot be withdrawn: every node that knows it would seal the cluster again.
         """
         word = None if self._successions is None else self._successions.ended
         if word is not None:

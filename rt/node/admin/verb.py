@@ -14,18 +14,18 @@ class Verb:
     """Verb: a kind of request that a node serves.
 
     Attributes:
-        do: carries it out.
-        changes: whether it is recorded in the audit log.
+        do: carries out the request.
+        changes: whether it is a change, which the audit log records.
         operators_only: whether it needs the certificate of an operator or a node.
         leases: whether a subscriber needs the grant of leases.
         pushes: whether a publisher may make it for a session that it is granted.
-        for_all: whether every peer that is let in may ask, publishers too.
-        shared: the request fields that the answer depends on, if peers may share an answer; else
-            None.
-        refuses_latest: whether a refusal is repeated as of the latest: it depends on the ledger,
-            and changes it only by compare-and-set.
-        is_latest: whether it is carried out as of the latest from the start.
-        may_follow: whether a follower may answer as of the latest.
+        for_all: whether every admitted peer may ask, including publishers.
+        shared: the request fields that the answer depends on, if peers may share an answer;
+            otherwise None.
+        refuses_latest: whether a refused request is tried again on the latest state, because it
+            depends on the ledger, and changes the ledger only by compare-and-set.
+        is_latest: whether it is carried out on the latest state from the start.
+        may_follow: whether a follower may answer from the latest state.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]

@@ -38,12 +38,12 @@ class CatchUp:
         Args:
             settings: this node's settings.
             places: addresses of all other members, which are tried in turn.
-            begin: where the merged log here continues; the copy is useful once it is past this.
+            begin: where this node's merged log ends; the copy is useful once it is past this.
             guard: guard of the disk; while there is no room, the copy waits.
             contexts: TLS contexts made when the node started, so later faults in their files do no
                 harm.
-            suspect: called with damage in a rolled file, which must be replaced: if the copy ends
-                in it, each node says that the copy is of another log.
+            suspect: called with damage in a rolled file, which must be replaced. If the copy ends
+                in that file, each node takes the copy for one of another log.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -59,7 +59,7 @@ class CatchUp:
 
     @property
     def log(self) -> Appender | None:
-        """The log it writes; None until a node has identified the log."""
+        """The log that it writes; None until a node has identified the log."""
         return self._pull.log
 
     @property
@@ -73,16 +73,16 @@ class CatchUp:
         return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
     def _is_wanted(self) -> bool:
-        """Whether to be connected; the loop asks, and not again before `is_done` wakes it."""
+        """Whether a connection is wanted; if not, the loop asks again when `is_done` wakes it."""
         is_wanted = self._has_room()
         self._rests = not is_wanted
         return is_wanted
 
     def _has_room(self) -> bool:
-        """Whether a connection would come to anything.
+        """Whether a connection may be useful.
 
-        Without room it does now and then, since a node says first what it has archived, which
-        makes room here.
+        It may be useful now and then even without room, since a node first sends what it has
+        archived, which makes room here.
         """
         is_late = time.monotonic() - self._disk.refused_s >= _FULL_S
         return is_late or not self._guard.is_closed
@@ -90,7 +90,8 @@ class CatchUp:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
-        A source that has less than this node counts as done, since it may be waiting for this node.
+        If the source has less than this node, the copy counts as done, since the source may be
+        waiting for this node.
 
         Raises:
             DiskFailed: the copy has stopped and will not continue.

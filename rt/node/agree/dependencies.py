@@ -25,10 +25,10 @@ class Dependencies:
         copy_log: starts copying the merged log from other nodes, from a given position.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         serve: sets the end of the merged log that pullers may read.
-        refuse: turns pullers away for good, with this reason.
+        refuse: turns all pullers away permanently, with this reason.
         pulse: sends and receives idle heartbeats.
-        is_full: whether the disk has too little room to accept anything new.
-        turn_away: turns all pullers but nodes away while there is a reason.
+        is_full: returns whether the disk has too little room to accept anything new.
+        turn_away: turns away all pullers except nodes, with a reason; None admits them again.
     """
 
     sessions: Inboxes

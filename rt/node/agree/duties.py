@@ -206,7 +206,8 @@ class Duties:
     def _look_at_rest(self, now_s: float, mail: Mail, *, is_tick: bool, is_loud: bool) -> None:
         """Schedule the next tick: later while the stream is quiet, and much later at rest.
 
-        Loud mail ends a rest, and so does a message of a member that was away.
+        Mail that is not expected at rest (`is_loud`) ends the rest, and so does a message from a
+        member that was away.
         """
         rest, timing = self.idle_policy, self._timing
         if rest.away and not is_loud:
@@ -227,7 +228,7 @@ class Duties:
                 self._next_tick_s = due_s - due_s % _TOGETHER_S
 
     def end(self) -> None:
-        """Save a last snapshot; errors as `step`.
+        """Save a last snapshot; errors as for `step`.
 
         A running copy of the log is stopped, but the log stays closed: the copy may still be
         writing.
@@ -307,7 +308,7 @@ class Duties:
         self._executor.rest()
 
     def _look_at_seal(self, notes: Mapping[str, str]) -> None:
-        """Refuse readers while another cluster is the one that continues the log."""
+        """Refuse readers while the seal says that another cluster continues the log."""
         self._seal = notes.get(SEALED_NOTE)
         self._ports.turn_away(moved_away(notes))
 
@@ -365,7 +366,7 @@ class Duties:
             self._member.execution.suspended = was_suspended
 
     def _pause(self, now_s: float, error: OSError) -> None:
-        """Merge again later, unless the error is of another disk, or leaves this one unknown."""
+        """Pause merging for a while; raise the error if a pause cannot help."""
         if isinstance(error, DiskFailed) or now_s < self._merge_again_s:
             raise error
         self._merge_again_s = now_s + _FULL_DISK_S
@@ -402,7 +403,7 @@ class Duties:
     def _take_report(self, found: DamageFound) -> None:
         """Repair a file that a connection found damaged, unless the log was reopened since.
 
-        A merged file that a copy is writing is left alone; otherwise nothing would ever fill the
+        A merged file that a running copy is writing is left alone, since nothing would fill the
         gap.
         """
         damage = found.damage
@@ -451,7 +452,7 @@ class Duties:
     def _serve(self) -> None:
         """Let pullers read what was executed, or copied up to where execution resumes.
 
-        A complete copied log counts at once: no instruction may follow for hours.
+        A complete copied log is served at once, since the next instruction may come hours later.
         """
         executor = self._executor
         end, written = executor.ledger.end, executor.appender.end
@@ -467,7 +468,7 @@ class Duties:
 
 
 def _undecided(status: Status, first_last: int) -> int:
-    """Return the last undecided entry of the log as of the start; 0 once all are decided.
+    """Return the last entry of the log at the start; 0 once all entries up to it are decided.
 
     A node may have lost some or all of its entries, and receive them again one by one. Until it has
     all that a leader calls committed, it does not know where the merged log ends.

@@ -23,7 +23,8 @@ class DutyTurns:
 
     While a thread runs a step, no other step starts; what arrives meanwhile is for the next one.
 
-    Threads: any thread may call `ring` and `leave` and read `is_slow`; the rest is the loop's own.
+    Threads: any thread may call `ring` and `leave` and read `is_slow`; only the loop calls the
+    rest.
 
     Attributes:
         ring: schedules a step for the end of this turn.
@@ -45,9 +46,9 @@ class DutyTurns:
         Args:
             loop: the event loop.
             sequencer: holds the duties, and calls `ring` when it has mail.
-            fail: ends the node with an error, which a step has raised.
-            pool: has a thread for a step, at once.
-            slow_s: if steps take longer than this, in seconds, a thread takes them.
+            fail: ends the node with the error that a step has raised.
+            pool: the pool that runs a step in a thread, without waiting for other work.
+            slow_s: if steps take longer than this, in seconds, they are run in a thread.
         """
         self.is_slow = False  # whether steps took long lately
         self._taken = RunningMean()

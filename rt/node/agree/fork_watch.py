@@ -36,7 +36,7 @@ class FoundFork:
 class ForkWatch:
     """ForkWatch: stops merging and serving when a fork is found; the node keeps its files and runs.
 
-    Only an operator can say whether what only this node's log has is still needed.
+    Only an operator can decide whether the part that only this node's log has is still needed.
     """
 
     def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:

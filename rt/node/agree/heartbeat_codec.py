@@ -1,7 +1,7 @@
-"""Encodes idle heartbeats: how a process reports to another the streams that are calm on it.
+"""Encodes idle heartbeats, in which a process reports to another which of its streams are calm.
 
 Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
-index u64. Each heartbeat lists all of them, so a lost or late one needs no repair.
+index u64. Each heartbeat lists all calm streams, so a lost or late one needs no repair.
 """
 
 import struct
@@ -24,7 +24,7 @@ def group_of(cluster: str) -> bytes:
 
 
 def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
-    """Encode where the node is calm, by `group_of` each cluster.
+    """Encode the idle positions of the streams, by `group_of` each one's cluster.
 
     >>> calm = {group_of("flights"): Quiescence(3, 14)}
     >>> decode_heartbeat(encode_heartbeat(calm)) == calm

@@ -31,7 +31,7 @@ _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
 
 class HeardHeartbeats:
-    """HeardHeartbeats: what another process sent on one connection.
+    """HeardHeartbeats: the heartbeats that another process has sent on one connection.
 
     Threads: the loop writes; any thread may read `streams`, which is replaced whole, and `at_s`.
     """
@@ -46,14 +46,16 @@ class HeardHeartbeats:
 class StreamHeartbeat:
     """StreamHeartbeat: a stream's part of `ProcessHeartbeat`.
 
-    Threads: any thread may call any method; what they set is replaced whole, and read by the loop.
+    Threads: any thread may call any method; the fields they set are replaced whole, and read by the
+    loop.
 
     Attributes:
         group: the digest that identifies its cluster.
         wake: called by the loop when another member's rest may have ended.
         fail: called by the loop with the error when heartbeats have stopped.
         members: the addresses of its other members.
-        rests: since when it announces an idle position, and which; None while it is not idle.
+        rests: the announced idle position, and since when it is announced; None while it is not
+            idle.
     """
 
     def __init__(
@@ -81,12 +83,12 @@ class StreamHeartbeat:
         self._process.loop.post(self._process.dial)
 
     def leave(self) -> None:
-        """Remove the stream, which is no longer served; a step of it may still be running."""
+        """Remove the stream, which is no longer served; one of its steps may still be running."""
         self._process.loop.post(partial(self._process.forget, self))
 
 
 class ProcessHeartbeat:
-    """ProcessHeartbeat: exchanges with other processes, several times a second, which streams rest.
+    """ProcessHeartbeat: tells other processes several times a second which streams rest here.
 
     While nothing rests, nothing is sent. A stream here is woken when another process is silent for
     `lost_s`, disconnects, or no longer lists the stream.
@@ -163,7 +165,7 @@ class ProcessHeartbeat:
         """Return a function for the loop to call, which then receives another process's heartbeats.
 
         Raises:
-            PeerError: it is not a node.
+            PeerError: the peer is not a node.
         """
         if not identity.is_node:
             raise PeerError(f"{identity.name!r} is not a node, and has no pulse")
@@ -260,7 +262,7 @@ class ProcessHeartbeat:
         self._wake(heard.sender, ended)
 
     def _wake(self, sender: str, groups: Iterable[bytes]) -> None:
-        """Wake those of these streams that the sender is a member of."""
+        """Wake those of these streams of which the sender is a member."""
         for group in groups:
             stream = self._streams.get(group)
             if stream is not None and sender in stream.members:

@@ -12,13 +12,13 @@ _QUIET_S: Final = 0.5  # after so long without events a stream needs fewer steps
 
 
 class IdleHeartbeat(Protocol):
-    """What `IdlePolicy` needs of a stream's idle heartbeat; see `idle_heartbeat`."""
+    """The methods of a stream's idle heartbeat that `IdlePolicy` uses; see `idle_heartbeat`."""
 
     def show(self, calm: Quiescence | None) -> None:
-        """Announce where this node rests; None withdraws it."""
+        """Announce this node's idle position; None withdraws it."""
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return where other members, heard lately, say that they rest."""
+        """Return the idle positions that other members have announced lately."""
 
 
 class IdlePolicy:
@@ -26,13 +26,13 @@ class IdlePolicy:
 
     A node is calm while it has nothing to do and nothing to agree on. A leader that has been calm
     for a while announces it in the heartbeat that its process sends for all its streams. A follower
-    that has been calm at the same place announces that too and stops its timers. Once all followers
-    have done so, the leader stops as well. Each resumes once it is not calm, or no longer
-    hears the calm of the other side: a follower that of its leader, a leader that of every
-    follower. So the end of a rest needs no message, and a lost message only ends a rest.
+    that has been calm at the same position announces that too and stops its timers. Once all
+    followers have done so, the leader stops as well. A node resumes when its calm ends, or when it
+    stops hearing that the other side is calm: a follower its leader, a leader every follower. So
+    the end of a rest needs no message, and a lost message only ends a rest.
 
     A member that is away does not keep the others awake: it answers no heartbeat and sends nothing.
-    Any message of it ends the leader's rest, since a member that is up keeps the others awake until
+    Any message from it ends the leader's rest, since a running member keeps the others awake until
     the leader has brought it up to date.
 
     Only the thread that steps the duties calls it.
@@ -53,7 +53,8 @@ class IdlePolicy:
             member: this node's member.
             pulse: the stream's idle heartbeat.
             watch: opens and closes sessions.
-            calm_s: how long a leader is calm before it announces it; a follower takes half as long.
+            calm_s: how long a leader must be calm before it announces that; for a follower, half as
+                long.
             easy_ticks: how many ticks one step may advance while nothing happens: at most a
                 heartbeat interval.
         """
@@ -73,7 +74,7 @@ class IdlePolicy:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            is_loud: whether something came that a node at rest does not expect.
+            is_loud: whether something arrived that a node at rest does not expect.
         """
         self.is_quiet = is_quiet = not (is_loud or self._is_busy)
         self._quiet_s = min(self._quiet_s, now_s) if is_quiet else float("inf")
@@ -95,7 +96,7 @@ class IdlePolicy:
     def _may_rest(self, now_s: float) -> bool:
         """Announce the idle position when due; return whether this node may rest.
 
-        If it may, count the members that answered as heard, since no heartbeat asks them.
+        If it may, the members that answered count as heard from, since no Raft heartbeat asks them.
         """
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)
@@ -118,7 +119,7 @@ class IdlePolicy:
         self._is_shown = place is not None
 
     def _is_due(self, now_s: float) -> bool:
-        """Whether it has been calm for long enough, with every copy up to date."""
+        """Whether this node has been calm for long enough, with all copies up to date."""
         calm_s = self._calm_s if self._member.engine.leads else self._calm_s / 2
         if now_s - self._since_s < calm_s:
             return False
@@ -140,7 +141,7 @@ class IdlePolicy:
         )
 
     def _calm_place(self) -> Quiescence | None:
-        """Where this node is calm; None while anything here needs time to pass.
+        """The position at which this node is calm; None while it waits for anything.
 
         A node keeps ticking until a snapshot covers everything it has executed.
         """

@@ -20,7 +20,7 @@ class LogCopy(Protocol):
 
     @property
     def log(self) -> Appender | None:
-        """The log it writes, or None if it is not open yet; safe from any thread."""
+        """The log that it writes, or None if it is not open yet; safe from any thread."""
 
     @property
     def position(self) -> Position:
@@ -53,7 +53,7 @@ class KeepUp:
 
         Args:
             member: suspended while the log is copied.
-            snapshots: may be syncing the log.
+            snapshots: the snapshots, which may be syncing the log.
             copy_log: starts a copy that is useful once it is past the given position.
             missing_s: how long to wait for a session's bytes before copying.
         """
@@ -98,9 +98,9 @@ class KeepUp:
             self._start()
 
     def _further(self) -> list[str]:
-        """Return the members that have merged what this node has no room for.
+        """Return the members that have merged more than this node, which has no room for it.
 
-        If there are none, all nodes may be full; handing leadership over would not help.
+        If there are none, all nodes may be full, and handing leadership over would not help.
         """
         holdings, index = self._member.holdings, self._member.executor.done_index
         peers = [peer.name for peer in self._member.engine.status().peers if peer.counts]

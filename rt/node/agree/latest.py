@@ -41,13 +41,13 @@ def latest(
 
 
 class LatestRead:
-    """LatestRead: one read of the latest: confirmed by a majority, then answered once executed.
+    """LatestRead: one read of the latest state: a majority confirms it; then the node executes it.
 
     Pure: `perform` waits for it in a thread, and the simulation in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
-        """Begin, if the node leads, or follows a leader and may.
+        """Begin, if the node leads, or if it follows a leader and `may_follow` is set.
 
         Args:
             reads: the node's reads.
@@ -55,7 +55,7 @@ class LatestRead:
             may_follow: whether the leader may be another node.
 
         Raises:
-            Refused: it does not lead, and may not follow or knows no leader.
+            Refused: the node does not lead, and may not follow or knows no leader.
         """
         self._may_follow = may_follow
         self._leader = self._leader_of(view)
@@ -70,7 +70,7 @@ class LatestRead:
         self._reads.ask(self._ticket)
 
     def is_over(self, view: NodeView) -> bool:
-        """Whether it is answered, or can no longer be."""
+        """Whether the read is answered, or can no longer be answered."""
         is_led = self._leader_of(view) == self._leader and view.engine.term == self._term
         return not is_led or self._reads.is_answered(self._ticket, view.executed)
 
@@ -101,15 +101,15 @@ def decided(
 ) -> Steps[None]:
     """Have an instruction decided, and wait until the view shows it.
 
-    An older entry may request the same and be followed by one that undoes it. A leader that has not
-    executed its log would mistake that entry's outcome for this instruction's. So it first executes
-    all that was decided before, unless the instruction itself is a compare-and-set.
+    The log may contain an older instruction for the same change, and another that undoes it. A
+    leader that has not executed them would mistake the outcome of the older one for this one's. So
+    it first executes all that was decided before, unless the instruction is a compare-and-set.
 
     Args:
         view: returns the node's latest view.
         barrier: waits as `latest` does.
-        instruction: to propose.
-        is_done: whether it was executed, or something made it pointless.
+        instruction: the instruction to propose.
+        is_done: returns whether it was executed, or something made it pointless.
         may_repeat: whether the caller may ask another leader for the same, so that this node
             refuses as `not-leader` as soon as it no longer leads. Otherwise it waits for the
             outcome.
@@ -143,7 +143,7 @@ def confirmed(
     barrier: Callable[[], Steps[None]],
     request: Fields,
 ) -> Steps[Fields]:
-    """Answer a request, refusing it only as of the latest.
+    """Answer a request; refuse it only on the latest state.
 
     A leader that is cut off, or has not executed its log yet, may know too few cursors, groups and
     changes. So before it refuses, a majority confirms that it leads, it executes all that was
@@ -153,7 +153,7 @@ def confirmed(
         do: answers, at once or in steps; may be called twice.
         view: returns the node's latest view.
         barrier: waits as `latest` does.
-        request: the request. With `latest` it is always answered as of the latest. With
+        request: the request. With `latest` it is always answered from the latest state. With
             `asks_again` the client promises to ask again with `latest` before it acts on a final
             refusal.
     """
@@ -173,7 +173,7 @@ def confirmed(
 
 
 def is_provisional(request: Fields) -> bool:
-    """Whether the client will ask again, as of the latest, before it acts on a refusal."""
+    """Whether the client will ask again with `latest` before it acts on a refusal."""
     return request.get("asks_again") is True
 
 

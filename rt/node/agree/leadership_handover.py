@@ -18,8 +18,8 @@ def hand_over(sequencer: NodeSequencer, engine: Raft) -> bool:
     Without this, nothing is merged until the other nodes have waited an election timeout.
 
     Args:
-        sequencer: this node's sequencer, which runs.
-        engine: used between two steps only.
+        sequencer: this node's sequencer, which must be running.
+        engine: this node's consensus engine; used between two steps only.
     """
     with suppress(Refused):  # already stopping, or handing over, or no other leads in time
         if sequencer.view.leads and sequencer.ask(lambda: _transfer(engine)):

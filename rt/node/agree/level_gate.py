@@ -1,4 +1,4 @@
-"""LevelGate: what the other nodes can read, and so to which level a cluster may be raised."""
+"""LevelGate: the formats that all nodes can read, and so the level that a cluster may have."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,7 @@ _OLD: Final = "an older version of rt"
 
 
 class LevelGate:
-    """LevelGate: a cluster's level, and what each node reads.
+    """LevelGate: a cluster's format level, and the level that each node can read.
 
     Threads: any thread may call any method.
     """
@@ -40,21 +40,22 @@ class LevelGate:
         """Prepare.
 
         Args:
-            name: this node.
+            name: this node's name.
             others: returns the other members.
-            peers: returns what knows what they speak; None without any.
+            peers: returns the connections, which know each member's protocol version; None without
+                any.
             view: returns the node's latest view, with the agreed notes.
         """
         self._name, self._others, self._peers, self._view = name, others, peers, view
 
     @property
     def level(self) -> int:
-        """The cluster's level."""
+        """The cluster's format level."""
         return level_of(self._view().notes)
 
     @property
     def agreed(self) -> FormatLevel | None:
-        """What was agreed on; None in a cluster that has not raised its level yet."""
+        """The agreed level, and who raised it; None in a cluster that has not raised its level."""
         text = self._view().notes.get(LEVEL_NOTE)
         try:
             return None if text is None else parse_level(text)
@@ -62,7 +63,7 @@ class LevelGate:
             return None
 
     def nodes(self) -> dict[str, tuple[int, str]]:
-        """Return by member the level that it reads, 0 unless it is connected, and its software."""
+        """Return each member's level (0 if it is not connected) and software version."""
         peers = self._peers()
         versions = peers.versions() if peers else {}
         found = {self._name: (NEWEST, SOFTWARE)}
@@ -82,7 +83,7 @@ class LevelGate:
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
-        """Return the text of the note that raises the level to `NEWEST`; None if it has that.
+        """Return the text of the note that raises the level to `NEWEST`; None if it is that.
 
         Raises:
             Refused: a node could not read it.
@@ -94,7 +95,7 @@ class LevelGate:
         return FormatLevel(NEWEST, by, now_ns).text()
 
     def first_note(self) -> Note:
-        """Return the first instruction of a new cluster: the level that all nodes heard read."""
+        """Return a new cluster's first instruction, the level that all its connected nodes read."""
         level = max(OLDEST, min([NEWEST, *self._spoken.values()]))
         now_ns = time.time_ns()
         text = FormatLevel(level, "the founding of the cluster", now_ns).text()

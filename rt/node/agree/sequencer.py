@@ -1,4 +1,4 @@
-"""NodeSequencer: what arrives for a node's duties, and what a step of them answers."""
+"""NodeSequencer: collects mail and questions for a node's duties, and runs their steps."""
 
 import time
 from collections import deque
@@ -33,22 +33,19 @@ class Question(NamedTuple):
 
 
 class NodeSequencer:
-    """Collects what arrives for a node's `Duties`, and does them when an event loop says so.
+    """Collects what arrives for a node's `Duties`, and runs a step of them when the loop calls.
 
-    A thread that brings something rings; the loop calls `step` at the end of its turn, once for
-    all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
+    A thread that adds something rings; the loop calls `step` at the end of its turn, once for all
+    that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
-    Threads:
-        `step` is called by one thread at a time (`DutyTurns`), and `finish` once none
-            is called any more. That thread may use `_duties`, and all that the duties act on,
-            and may set `view` and `_next_s`.
-        _arrived, _heard, _received: any thread appends to them, and a step takes what is there.
-        _stopping: set once; a thread that reads it after asking takes its question back.
-        on_status: set before the first step; called in a step with each new status of the engine,
-            so it must be quick.
-        ring: set before the first step; any thread may call it.
-        view: replaced whole after each step and never changed; any thread may read it.
-        _next_s: any thread may read it; a late value is of the step before.
+    Threads: `step` is called by one thread at a time (`DutyTurns`), and `finish` once no step is
+        called any more. Only that thread may use `_duties` and the objects that the duties use, and
+        set `view` and `_next_s`. _arrived, _heard, _received: any thread appends to them, and a
+        step takes what is there. _stopping: set once; a thread that finds it set after asking
+        withdraws its question. on_status: set before the first step; called in a step with each new
+        status of the engine, so it must be quick. ring: set before the first step; any thread may
+        call it. view: replaced whole after each step and never changed; any thread may read it.
+        _next_s: any thread may read it, and may get the value of the previous step.
     """
 
     def __init__(
@@ -72,36 +69,36 @@ class NodeSequencer:
         self._next_s = time.monotonic()
 
     def hold(self, session: str) -> None:
-        """Take note that a session was synced; `ring` makes use of it."""
+        """Record that a session was synced, for the step after `ring`."""
         self._arrived.append(lambda mail: mail.synced.setdefault(session))
 
     def receive(self, sessions: Iterable[str]) -> None:
-        """Take note that a little came of sessions and was not synced; `ring` makes use of it."""
+        """Record that small updates of sessions arrived unsynced, for the step after `ring`."""
         self._received.extend(sessions)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Take note of another node's messages; `ring` makes use of them."""
+        """Record another node's messages, for the step after `ring`."""
         for each in messages:
             self._heard.append((sender, each))
 
     def gone(self, member: str) -> None:
-        """Learn that another node's process has ended; all that it said was heard."""
+        """Record that another node's process has ended, after all its messages were recorded."""
         self._arrived.append(lambda mail: mail.gone.append(member))
         self.ring()
 
     def told_removed(self, member: str, is_removed: bool) -> None:
-        """Learn whether a member that was dialled refuses this node because it was removed."""
+        """Record whether a dialled member refuses this node because this node was removed."""
         self._arrived.append(lambda mail: mail.verdicts.update({member: is_removed}))
         if is_removed:  # otherwise it may wait for the next step
             self.ring()
 
     def mend(self, found: DamageFound) -> None:
-        """Set aside, soon, what a connection found damaged."""
+        """Have a file that a connection found damaged set aside soon."""
         self._arrived.append(lambda mail: mail.damaged.append(found))
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
-        """Have this instruction proposed soon, but only in this term; it may be lost.
+        """Have an instruction proposed soon, but only in this term; it may be lost.
 
         Raises:
             Refused: another node leads, or none.
@@ -115,7 +112,7 @@ class NodeSequencer:
         self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question between two steps, while what it reads does not change.
+        """Run a question between two steps, while the state does not change; return its answer.
 
         Everything that arrived before the question is handled first.
 
@@ -137,15 +134,15 @@ class NodeSequencer:
             raise Refused("busy", f"no answer within {_ANSWER_S:g} s; is the disk slow?") from None
 
     def stir(self) -> None:
-        """Have the duties done soon, and not rest before what has come was looked at."""
+        """Have a step run soon, and no rest begin before everything that arrived is handled."""
         self._arrived.append(_stir)
         self.ring()
 
     def step(self, *, ends: bool = False) -> float | None:
-        """Do the duties once; return by when to step again, None if never.
+        """Run one step of the duties; return by when to step again, None for never.
 
         Args:
-            ends: whether to do them although `stop` was called.
+            ends: whether to run it although `stop` was called.
 
         Raises:
             OSError: the journal's disk failed, or the merged log's.
@@ -178,13 +175,13 @@ class NodeSequencer:
         return float("-inf") if has_more else self._next_s
 
     def stop(self) -> None:
-        """Let `step` do nothing from now on; what was asked is not answered any more."""
+        """Let `step` do nothing from now on; open questions are not answered any more."""
         self._stopping = True
         for question in self._taken_questions():
             question.answer.cancel()
 
     def finish(self) -> None:
-        """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
+        """Merge what was synced before `stop`, then save a last snapshot; errors as for `step`."""
         while self._heard or self._received or self._arrived:
             self.step(ends=True)
         self._duties.end()
@@ -194,7 +191,7 @@ class NodeSequencer:
         return self._next_s
 
     def _taken_questions(self) -> list[Question]:
-        """Take the questions there are now; `stop` may take some of them at the same time."""
+        """Take all present questions; `stop` may take some of them at the same time."""
         taken = list[Question]()
         with suppress(IndexError):  # another thread takes the last one
             for _ in range(len(self._questions)):

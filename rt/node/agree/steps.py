@@ -1,4 +1,4 @@
-"""Steps: a request's waits and actions, as orders that a shell or a simulation carries out."""
+"""Steps: what a request needs, as orders that a thread or a simulation carries out."""
 
 import time
 from collections.abc import Callable, Generator
@@ -54,7 +54,7 @@ def wait_until(need: Until) -> None:
 
 
 def perform(steps: "Steps[Outcome]", carry_out: Callable[[Need], Any]) -> Outcome:
-    """Carry out each need in turn; return the result of the steps.
+    """Run the steps, carrying out each need that they yield; return their result.
 
     An error of `carry_out` is raised inside the steps, so that they clean up.
     """

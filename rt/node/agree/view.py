@@ -1,4 +1,4 @@
-"""NodeView: what other threads may read of a node's sequencing."""
+"""NodeView: a snapshot of a node's sequencing, for other threads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ class Waiting:
         confirmations: how many more nodes must confirm that this node's state is not an older copy
             before it takes part in the consensus.
         undecided: the last log entry at the node's start, until it is known to be committed or
-            replaced, then 0. The node may have merged that far before. If the log was empty, the
-            first entry received.
-        older_copy: why this node's state was an older copy when it started, or "".
+            replaced, then 0. The node may have merged that far before. If the log was empty at the
+            start, this is the first entry received.
+        older_copy: why the node's state at its start was an older copy of itself; "" if it was not.
         fork: the fork because of which this node no longer merges.
-        stuck: on the leader, the sessions that it cannot merge, and why.
+        stuck: on the leader, the sessions that cannot be merged, and why.
         paused: why the merged log cannot be written now, such as a full disk; "" if it can.
-        unheard: by node, how many messages were refused because it may not send them here.
+        unheard: how many messages were refused from each node that may not send them here.
         unreadable: committed entries executed as no-ops because no node can read them.
     """
 
@@ -45,7 +45,7 @@ class Waiting:
 
 
 class NodeView(NamedTuple):
-    """NodeView: what other threads may read of a node's sequencing; never changed once made.
+    """NodeView: a snapshot of a node's sequencing, for other threads; it never changes.
 
     Attributes:
         engine: the engine's status, as of the last tick or change of leader.
@@ -82,10 +82,10 @@ class NodeView(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether, as far as this node knows, what it serves is all that was merged.
+        """Whether this node serves all that was merged, as far as it knows.
 
-        After a start, a node may run on an older copy of its state until the others have confirmed,
-        and does not know how much of its log was merged until it hears from a leader.
+        After a start, a node's state may be an older copy until the others have confirmed it, and
+        the node does not know how much of its log was merged until it hears from a leader.
         """
         waiting = self.waiting
         is_unsure = waiting.confirmations or waiting.undecided

@@ -1,4 +1,4 @@
-"""CarriedState: what a cluster agreed on beside its merged log, as a standby keeps it."""
+"""CarriedState: the state that a cluster agreed on beside its merged log, as kept by a standby."""
 
 import hashlib
 import json
@@ -21,8 +21,9 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, Recursion
 class CarriedState:
     """CarriedState: a cluster's agreed state as of one of its instructions.
 
-    The merged log up to the state's end, and what it records after that, continue it. What is not
-    recorded there (policy, leases, cursors, groups) is as old as the state.
+    A new cluster continues from this state, updated by what the merged log records after the
+    state's end. Policy, leases, cursors and groups, which the log does not record, stay as old as
+    the state.
 
     Attributes:
         stream: the stream.
@@ -46,11 +47,11 @@ class CarriedState:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal states: 32 hexadecimal digits."""
+        """Return a digest that is equal for equal states: 32 hexadecimal digits."""
         return hashlib.blake2b(self.encode(), digest_size=16).hexdigest()
 
     def fields(self) -> Fields:
-        """Return it as fields of a JSON object, which `carried_state` reads."""
+        """Return the state as fields of a JSON object, which `carried_state` reads."""
         return {
             "version": _VERSION, "stream": self.stream, "log": self.log, "term": self.term,
             "groups": dict(sorted(self.groups.items())), "members": sorted(self.members),
@@ -58,7 +59,7 @@ class CarriedState:
         }  # fmt: skip
 
     def fresh_names(self, count: int) -> tuple[str, ...]:
-        """Return names for the nodes of a cluster that clients may know beside this one.
+        """Return names for a new cluster's nodes that differ from the names of the old cluster's.
 
         >>> CarriedState("s", "0" * 32, 1, {}, ("n1", "n3"), b"").fresh_names(2)
         ('n4', 'n5')
@@ -68,15 +69,15 @@ class CarriedState:
         return tuple(f"n{last + each}" for each in range(1, count + 1))
 
     def encode(self) -> bytes:
-        """Return it as bytes; equal states give equal bytes."""
+        """Encode the state; equal states give equal bytes."""
         return json.dumps(self.fields(), separators=(",", ":")).encode()
 
 
 def carried_state(fields: Any) -> CarriedState:
-    """Return the state of a node's answer, or of a file.
+    """Parse the state in a node's answer or in a file.
 
     Raises:
-        Misuse: it is malformed, or of a later version.
+        Misuse: the state is malformed, or a later version wrote it.
     """
     try:
         if fields["version"] != _VERSION:

@@ -80,8 +80,8 @@ def init_cluster(
     """Write certificates and a configuration for each node of a new cluster.
 
     Args:
-        directory: gets `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml`; must not hold a
-            cluster yet.
+        directory: where `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml` are written; it must
+            not hold a cluster yet.
         stream: the stream that the cluster serves.
         addresses: host:port of each node, as the others and the clients reach it.
         publishers: names that get a certificate each.
@@ -135,14 +135,14 @@ def init_cluster(
 
 
 def is_half_made(directory: str) -> bool:
-    """Whether `init_cluster` was killed here before there was a cluster."""
+    """Whether `init_cluster` was killed in this directory before it had made a cluster."""
     made = os.path.exists(os.path.join(directory, CERTS_NAME))
     return not made and os.path.exists(os.path.join(directory, _DRAFT))
 
 
 @contextmanager
 def _drafted(directory: str) -> Iterator[str]:
-    """Yield a directory to write a cluster's files to; then move them out, certificates last.
+    """Yield a draft directory for a cluster's files; afterwards move them out, certificates last.
 
     There is a cluster from the moment its certificates are in place.
     """
@@ -165,7 +165,7 @@ def _drafted(directory: str) -> Iterator[str]:
 
 
 def _remove_draft(directory: str, draft: str) -> None:
-    """Remove what was written before there was a cluster; other files of these names stay."""
+    """Remove the files of an unfinished draft; other files with the same names stay."""
     is_made = not os.path.exists(os.path.join(draft, CERTS_NAME))
     for name in OsDisk().names(draft) if not is_made else ():
         path = os.path.join(directory, name)
@@ -186,12 +186,12 @@ def founding_lines(
         stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
         state: the file of the state that a standby carried; "" without one.
-        log_id: the id of the new cluster's log; "" for one of its own. It may be this log's id, so
-            that copies of it go on, only if the old cluster can merge nothing more.
+        log_id: the id of the new cluster's log; "" for a new id. It may be this log's own id, so
+            that existing copies continue, only if the old cluster can merge nothing more.
 
     Raises:
-        Misuse: it is not a merged log of the stream, a file is missing, or something in it is
-            wrong.
+        Misuse: the directory is not a merged log of the stream, a file is missing, or the log is
+            inconsistent.
         CorruptLog: it is damaged.
     """
     carried = read_carried(state) if state else None
@@ -254,7 +254,7 @@ def init_local_cluster(
 
 
 def _demand_new(directory: str, certs: str) -> None:
-    """Raise `Misuse` if a cluster cannot be made here, or exists, before anything is written."""
+    """Raise `Misuse` if a cluster cannot be made here or exists already; writes nothing."""
     try:
         os.path.abspath(directory).encode()
     except UnicodeEncodeError:
@@ -268,7 +268,7 @@ def _demand_new(directory: str, certs: str) -> None:
 
 
 def _check_addresses(addresses: Sequence[str], root: str) -> None:
-    """Refuse addresses that cannot form a cluster, before anything is written."""
+    """Refuse addresses that cannot form a cluster; writes nothing."""
     _check_count(len(addresses))
     for address in addresses:
         host_name(parse_address(address)[0])
@@ -318,12 +318,12 @@ def write_member(
     """Write the configuration of a node that joins a running cluster; return its path.
 
     Args:
-        directory: gets `NAME.toml`, and has `certs/`.
+        directory: where `NAME.toml` is written; it has `certs/`.
         stream: the stream that the cluster serves.
         name: the node's name.
         addresses: the addresses of all members by name, including this one.
         cluster_id: the id of the cluster.
-        log_id: the id of the merged log, if it is another one.
+        log_id: the id of the merged log, if it differs from the cluster's id.
 
     Raises:
         Misuse: a file of that name exists for something else.
@@ -346,7 +346,7 @@ def name_nodes(path: str, addresses: Sequence[str]) -> None:
     """Set the nodes in the clients' configuration that `init_cluster` wrote.
 
     Raises:
-        Misuse: it has no line `nodes = [...]`, as after an edit.
+        Misuse: the file has no line `nodes = [...]`; it may have been edited.
     """
     with open(path, encoding="utf-8") as file:
         text, count = _NODES.subn(f"nodes = {json.dumps(list(addresses))}", file.read())
@@ -475,7 +475,7 @@ def _quoted(path: str) -> str:
 def _clients_toml(
     certs: str, stream: str, addresses: Sequence[str], identities: Mapping[str, str]
 ) -> str:
-    """Return what each command needs to find the stream; each may have an identity of its own."""
+    """Return the text of `clients.toml`, with the identity that each command uses."""
     nodes = ", ".join(f'"{address}"' for address in addresses)
     link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
     lines = []

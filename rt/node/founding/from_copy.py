@@ -1,4 +1,4 @@
-"""Founding: the state and merged log that a new cluster continues from, read from another's."""
+"""Founding: the state and the merged log of an old cluster, from which a new one continues."""
 
 import os
 import shutil
@@ -39,14 +39,14 @@ FOUNDING: Final = ".founding"  # appended to the name of a directory until it is
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """Founding: the state that can be read from a merged log, and from a standby's.
+    """Founding: the state from which a new cluster continues, as read from a merged log.
 
     Attributes:
         log: the log.
-        ledger: the state; policy, leases and cursors, which a merged log does not record, are those
-            of the carried state, if there is one.
+        ledger: the state. Policy, leases and cursors, which a merged log does not record, come from
+            the state that a standby carried, if there is one.
         term: the term of its last instruction.
-        carried: the fingerprint of the state that a standby carried, if that is known too.
+        carried: the fingerprint of the state that a standby carried; "" without one.
     """
 
     log: LogDirectory
@@ -62,7 +62,7 @@ class Founding:
 
     @property
     def fingerprint(self) -> str:
-        """The log's end and digest, and what was carried; equal for the same content."""
+        """A text of the log's end and digest, and of the carried state; equal for equal content."""
         carried = f" {self.carried}" if self.carried else ""
         return f"{self.ledger.end} {self.ledger.digest.hex()}{carried}"
 
@@ -84,13 +84,13 @@ def read_founding(
         directory: directory of a merged log that nothing is writing.
         groups: each as `GROUP=SESSION,SESSION`, since a merged log does not name groups.
         file_bytes: the size in bytes at which the new cluster rolls its files.
-        carried: the state that a standby carried, of a time that the log has reached.
+        carried: the state that a standby carried, if any; the log must reach that state's end.
         disk: holds the directory; the real one if not given.
 
     Raises:
-        Misuse: it is not a merged log, a file is missing, it has no messages left, or the carried
-            state is not of this log.
-        CorruptLog: it is damaged.
+        Misuse: the directory is not a merged log, a file is missing, no messages are left, or the
+            carried state belongs to another log.
+        CorruptLog: the log is damaged.
     """
     log = LogDirectory(directory, disk)
     log.refresh()
@@ -122,10 +122,10 @@ def read_founding(
 def _name_groups(
     ledger: Ledger, carried: CarriedState, merged: set[str], named: dict[str, frozenset[str]]
 ) -> None:
-    """Move what the log says about sessions to their groups.
+    """Assign the sequence numbers that the log records by session to the sessions' groups.
 
-    A session that began after the state was carried may be in a group, and the log does not say
-    which; then no group may go on that it might have moved.
+    A session that began after the carried state may belong to a group, and the log does not say to
+    which. Then groups whose numbers it may have advanced must not continue.
     """
     known = {group: frozenset[str]() for group in carried.groups.values()}
     for session, group in carried.groups.items():
@@ -207,7 +207,7 @@ class _Reading:
         return gone
 
     def _meet(self, place: Position) -> None:
-        """Prove the carried state equal to the log, where the log has come to its end."""
+        """At the end of the carried state, check that it has the same digest as the log."""
         if place != self._carried:
             return
         if self._chain.digest not in (None, self.ledger.digest):
@@ -298,7 +298,7 @@ def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIden
         identity: identity of the new log.
 
     Raises:
-        CorruptLog: a payload of the log is damaged; its headers were checked before.
+        CorruptLog: a payload of the log is damaged; the headers were checked before.
     """
     partial, source, end = f"{directory}{FOUNDING}", founding.log, founding.ledger.end
     shutil.rmtree(partial, ignore_errors=True)
@@ -335,7 +335,7 @@ def _copy(disk: Disk, source: LogDirectory, target: str, name: str, size: int | 
 def _demand_whole(
     disk: Disk, source: LogDirectory, target: str, start: Position, size: int
 ) -> None:
-    """Check all frames of a copied file, as any receiver of a frame does."""
+    """Check all frames of a copied file, as a receiver checks what it is sent."""
     with closing(disk.open_read(os.path.join(target, start.file_name))) as copy:
         scan = Scan(copy.pread, Walk(start, merged=True))
         try:

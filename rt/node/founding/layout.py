@@ -17,11 +17,13 @@ class ClusterLayout:
         names: the nodes' names, one per address; n1, n2, ... if empty.
         root: each node's data directory on its own machine; "" for the cluster's directory on this
             machine.
-        certs: each node's certificate directory on its own machine; "" as for `root`.
+        certs: each node's certificate directory on its own machine; "" for the one in the cluster's
+            directory.
         authority: directory of the `ca.pem` and `ca.key` that sign the certificates; "" to make a
             new authority.
         grants: a file of grants to begin with; "" for none.
-        succession: a file with the authority's word that this cluster continues another's log; "".
+        succession: a file with the authority's statement that this cluster continues another's log;
+            "" for none.
 
     Raises:
         Misuse: a name is not valid or given twice, or a path is not absolute.

@@ -55,16 +55,16 @@ def build_member(
 ) -> Member:
     """Return a node's member, with its state and its merged log recovered.
 
-    What it sends is lost until `Member.transmit` is set.
+    Messages that the member sends are lost until `Member.transmit` is set.
 
     Args:
         settings: the node's settings.
         directory: holds the copies of sessions and the merged log.
         opened: the journal and the state it recovered.
         readers: readers of the merged log.
-        received: returns the end to which a session is written here, durable or not.
-        copy: returns what appends to a session's copy here.
-        memory: for what was merged last.
+        received: returns the end of a session's copy here, durable or not.
+        copy: returns the appender of a session's copy here.
+        memory: the memory for frames that were merged last.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
     Raises:
@@ -99,19 +99,19 @@ def build_member(
 
 
 class Carrying:
-    """Carrying: whether instructions may carry small updates: asked several times a message.
+    """Carrying: tells whether instructions may carry small updates; called several times a message.
 
-    Every member must be able to read them, and the journal have room for the bytes.
+    They may if every member can read such instructions and the journal has room for the bytes.
     """
 
     def __init__(self, executor: Executor, journal: Journal) -> None:
-        """Ask for the level of the executor's ledger, and the size of the journal."""
+        """Use the level in the executor's ledger, and the size of the journal."""
         self._executor, self._journal = executor, journal
         self._notes: Mapping[str, str] | None = None  # those that the level was last read from
         self._is_level = False
 
     def __call__(self) -> bool:
-        """Return whether they may now."""
+        """Return whether instructions may carry small updates now."""
         notes = self._executor.ledger.notes
         if notes is not self._notes:  # they are replaced, never changed
             self._notes, self._is_level = notes, may_carry(notes)
@@ -119,10 +119,10 @@ class Carrying:
 
 
 def _compare_members(settings: NodeSettings, members: Configuration) -> None:
-    """Log a warning if the configuration file's members differ from the log's, which count.
+    """Log a warning if the members in the configuration file differ from those in the log.
 
     Raises:
-        Misuse: the file lists no other node, but the log does: nothing would connect to them.
+        Misuse: the file lists no other node, but the log does, and nothing would connect to them.
     """
     listed = settings.places
     if settings.is_alone and members.keys() - {settings.name}:

@@ -1,4 +1,4 @@
-"""NodeDoor: which nodes' certificates a stream admits, and for what."""
+"""NodeDoor: decides which nodes a stream admits, by their certificates."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from sequencer.peers.dialling import removed_words
 
 
 class NodeDoor:
-    """NodeDoor: admits nodes by their names in the log and the cluster in their certificates.
+    """NodeDoor: admits nodes that the log lists and whose certificates name the cluster.
 
     Any thread may ask it.
     """
@@ -43,7 +43,7 @@ class NodeDoor:
         return name == self._settings.name or name in self._membership.doors.members
 
     def votes(self, name: str) -> bool:
-        """Whether a node is a member that votes, or this one."""
+        """Whether a node is a voting member, or this one."""
         return name == self._settings.name or name in self._membership.doors.voters
 
     def objection(self, peer: PeerIdentity, *, greets: bool = False, is_live: bool = False) -> str:
@@ -51,10 +51,10 @@ class NodeDoor:
 
         Args:
             peer: the node.
-            greets: whether it wants to speak the protocol between nodes, which may be allowed to a
-                node that is unknown here so far.
-            is_live: whether it is already connected. A removed node may learn of its removal on
-                an existing connection.
+            greets: whether it wants to speak the protocol between nodes, which may be allowed even
+                to a node that is not listed yet.
+            is_live: whether it is connected already; a removed node may learn of its removal on an
+                existing connection.
         """
         doors, notes, name = self._membership.doors, self._sequencer.view.notes, peer.name
         if not (greets and is_live):
@@ -93,7 +93,7 @@ class NodeDoor:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Have it agreed that certificates must name the cluster, once all members' do.
+        """Once all members' certificates name the cluster, propose that all certificates must.
 
         Args:
             holders: by member, the identity in the certificate of its last connection.
@@ -131,7 +131,7 @@ def own_identity(settings: NodeSettings) -> PeerIdentity:
 
 
 def demand_own(settings: NodeSettings) -> None:
-    """Raise `Misuse` if this node's certificate is of other clusters: no node would admit it."""
+    """Raise `Misuse` if this node's certificate names only other clusters, as no node admits it."""
     named = own_identity(settings).clusters
     wanted = settings.cluster_id.removesuffix(f"/{settings.stream}")
     if wanted and named and not {wanted, settings.cluster_id} & {*named}:

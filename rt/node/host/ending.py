@@ -31,7 +31,7 @@ class Ending:
         self._is_over = threading.Event()
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """Do some of the node's work; errors stop the node, and unexpected ones are also raised."""
+        """Run some of the node's work; an error stops the node, an unexpected one is raised too."""
         try:
             work()
         except (RtError, OSError) as error:
@@ -41,7 +41,7 @@ class Ending:
             raise
 
     def fail(self, error: Exception) -> None:
-        """Stop the node because of this error, unless another one has."""
+        """Stop the node because of this error, unless another error has stopped it."""
         if self.failure is not None:
             return
         is_internal = not isinstance(error, RtError | OSError)

@@ -73,8 +73,8 @@ _LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `r
 class Node:
     """Node: one node of a stream: serves pushers and pullers, and takes part in sequencing.
 
-    Threads: every field is set once, in `__init__`. The port's loop does what is due, with threads
-        of its pool, and of one for this stream's disk. Any thread may call any method except
+    Threads: every field is set once, in `__init__`. The port's loop does the work, with threads of
+        its own pool and of a pool for this stream's disk. Any thread may call any method except
         `start` and `stop`, which belong to the owner.
     """
 
@@ -177,7 +177,7 @@ class Node:
         self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
 
     def _agree_on_members(self) -> None:
-        """Have it agreed that all members' certificates name the cluster, once they do."""
+        """Once all members' certificates name the cluster, propose that they must."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
 
@@ -191,7 +191,7 @@ class Node:
         )  # fmt: skip
 
     def _make_levels(self) -> LevelGate:
-        """Return the gate of formats; a new cluster begins by agreeing on their level.
+        """Return the gate for format levels; a new cluster begins by agreeing on its level.
 
         Raises:
             Misuse: this version of rt may not be able to read what the cluster writes.
@@ -289,7 +289,7 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address it listens on, with the actual port if port 0 was requested."""
+        """The address that it listens on, with the actual port if port 0 was requested."""
         return self.port.server.address
 
     @property
@@ -324,7 +324,7 @@ class Node:
 
     @property
     def is_first(self) -> bool:
-        """Whether it leads, and so merges before the other nodes (`replicator.host.Host`)."""
+        """Whether this node leads, and so merges before the others (`replicator.host.Host`)."""
         return self.pipeline.sequencer.view.leads
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
@@ -334,7 +334,7 @@ class Node:
         return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Have damage in the merged log mended (`replicator.host.Host`)."""
+        """Have damage in the merged log repaired (`replicator.host.Host`)."""
         if not growing:
             self.scrubber.suspect(error)
         elif self.pipeline.member.is_alone:
@@ -356,7 +356,7 @@ class Node:
     def stop(self) -> None:
         """Hand leadership over, close all connections, finish what was received, save a snapshot.
 
-        The lock is released last.
+        The directory's lock is released last.
         """
         with speaking(self._about):
             self._stop()
@@ -456,7 +456,7 @@ class Node:
         return self._answers.get("status", make, state=self._status_state)
 
     def _status_state(self) -> tuple[object, ...]:
-        """Return the state in which a status up to a second old stays valid."""
+        """Return the state that a cached status depends on; a change makes the cache stale."""
         view = self.pipeline.sequencer.view
         engine = view.engine
         return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting

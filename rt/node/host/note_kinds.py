@@ -40,10 +40,10 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def demand_note(instruction: Instruction) -> None:
-    """Refuse a note that this version could not read once it is agreed on.
+    """Refuse a note that this version could not read after it was agreed on.
 
     Raises:
-        Misuse: its text is invalid for its name, or no note has this name.
+        Misuse: the text is not valid for a note of this name, or there is no such note.
     """
     if not isinstance(instruction, Note) or not instruction.text:
         return

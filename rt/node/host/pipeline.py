@@ -60,14 +60,14 @@ class Links:
 
 
 class NodePipeline:
-    """NodePipeline: syncs what connections receive, sequences, merges, and archives the merged log.
+    """NodePipeline: syncs received sessions, sequences and merges them, archives the merged log.
 
     A connection syncs and sequences small batches itself (`settle`); the loop does the rest, with a
-    thread for what waits for a disk.
+    thread for work that waits for a disk.
 
-    Threads: every field is set once. inboxes, feeds, sequencer, sweeper: any thread. member,
-        retention, watch, _snapshots: only the thread that does the duties, or a question put to it
-        by `sequencer.ask`. Before `start` and after `stop`, any thread.
+    Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper. Only
+    the thread that runs the duties may use member, retention, watch and _snapshots; `sequencer.ask`
+    runs a question there. Before `start` and after `stop`, any thread.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class NodePipeline:
             settings: the node's settings.
             directory: the node's directory.
             opened: the journal and the state it recovered.
-            links: to the other nodes.
+            links: how to reach the other nodes.
             ending: ends the node when a thread fails.
-            loop: does the duties.
-            memory: for the process's received frames.
+            loop: the event loop that runs the duties.
+            memory: the memory for the process's received frames.
 
         Raises:
             CorruptLog: the merged log is damaged.
@@ -165,10 +165,10 @@ class NodePipeline:
         return inbox
 
     def settle(self) -> None:
-        """Have a small append of a connection merged before it is synced; sync a large one.
+        """Handle a connection's append: have a small one merged unsynced, and sync a large one.
 
-        The leader puts it into an instruction. A follower receives that in a moment, and has
-        nothing to do before. Errors end the node: call this with `Ending.guarded`.
+        The leader puts a small append into an instruction; a follower need only wait for that.
+        Errors end the node: call this with `Ending.guarded`.
         """
         view = self.sequencer.view
         if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
@@ -179,7 +179,7 @@ class NodePipeline:
             self.sequencer.ring()
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Record another node's messages, and act on them now unless that can wait."""
+        """Record another node's messages; have a step run now unless they can wait."""
         self.sequencer.hear(sender, messages)
         if not can_wait(
             sender, messages, self.sequencer.view, is_pulled=self.feeds.has_readers,
@@ -202,12 +202,12 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Sequence no more, and have what was received synced, without waiting for that."""
+        """Stop sequencing, and have received bytes synced without waiting for that."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 
     def stop(self) -> None:
-        """Sync what was received, execute what was decided, save a snapshot and close all files."""
+        """Sync received bytes, execute what was decided, save a snapshot and close all files."""
         self._ending.guarded(self.inboxes.syncer.finish)
         self.sequencer.stop()
         self._duty_turns.leave()
@@ -219,7 +219,7 @@ class NodePipeline:
         self._journal.close()
 
     def _merged_to(self, session: str) -> Position:
-        """Return a session's merged end where that proves its copy durable; otherwise `START`."""
+        """Return a session's merged end if its copy must be durable up to there; else `START`."""
         if not self._merges_own_copies:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
@@ -244,11 +244,11 @@ class NodePipeline:
 def can_wait(
     sender: str, messages: Sequence[bytes], view: NodeView, *, is_pulled: bool, is_reading: bool
 ) -> bool:
-    """Whether acting on a node's messages may wait for the next one, or for the tick.
+    """Whether a node's messages may wait for its next message, or for the next tick.
 
-    What the leader has committed, it has served and acknowledged itself, so without a puller here
-    it may wait. So may a follower's reply once every proposal is decided and no read waits: it did
-    not complete a majority.
+    News of a commit may wait if no puller reads here, since the leader itself has served and
+    acknowledged the entry. A follower's reply may wait if every proposal is decided and no read
+    waits, since it completes no majority.
     """
     [message, *others] = messages
     if others:

@@ -13,7 +13,7 @@ from rt.node.settings.node import NodeSettings
 
 
 class NodePort:
-    """NodePort: a listener, and what all streams share: certificates, grants, handshakes, limits.
+    """NodePort: a listener, with the certificates, grants and limits that all streams share.
 
     Threads: every field is set once, in `__init__`, and any thread may call any method except
         `start` and `stop`, which belong to the owner.

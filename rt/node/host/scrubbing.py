@@ -1,4 +1,4 @@
-"""Scrubbing: what a node scrubs, and where it fetches lost bytes from."""
+"""Scrubbing: which logs a node scrubs, and where it fetches lost bytes from."""
 
 import time
 from collections.abc import Sequence

@@ -27,9 +27,9 @@ class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
     A promoted copy no longer serves the old log, so a mirror that still serves it was not promoted.
-    A node that has kept, or hears with an answer, that its log has ended may start: it serves no
-    client, and has its cluster sealed.
-    In a process with several streams, each stream asks about its own log only.
+    A node that knows, or learns from an answer, that its log has ended may start: it serves no
+    client, and seals its cluster. In a process with several streams, each stream asks about its own
+    log only.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class StandbyGate:
         Args:
             settings: the node's settings.
             asking: sends a request to a node or mirror with one of the roles.
-            known: returns what a node has heard, by the id of its log.
+            known: returns the statements of ended logs that a node has, given the id of its log.
 
         Raises:
             Misuse: an address is malformed.
@@ -75,7 +75,7 @@ class StandbyGate:
         )
 
     def _has_ended(self, known: Successions) -> bool:
-        """Whether an answer has said that the log has ended; that is kept then."""
+        """Whether an answer has said that the log has ended; if so, make that durable."""
         known.keep()
         return known.ended is not None
 
@@ -116,7 +116,7 @@ def _contexts(settings: NodeSettings) -> Contexts:
 
 
 def _known(settings: NodeSettings, log: str) -> Successions:
-    """Return what a node has heard, as it does when it runs."""
+    """Return the statements of ended logs that a node has, as a running node loads them."""
     ca = certificate_files(settings.certs, settings.name).ca
     return node_successions(
         ca, settings.stream, log, stream_directory(settings.root, settings.stream)

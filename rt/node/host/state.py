@@ -32,8 +32,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         founding: as in `rt.node.host.node.Node`.
 
     Raises:
-        Misuse: a new cluster would not start empty, or the merged log was made a copy of another
-            log.
+        Misuse: a new cluster would not start empty, or the merged log now belongs to another log.
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
@@ -67,7 +66,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
 
 
 def _demand_own_log(settings: NodeSettings, merged: str) -> None:
-    """Raise `Misuse` if a merged log is not the cluster's any more."""
+    """Raise `Misuse` if the merged log is no longer a copy of the cluster's."""
     own = settings.storage.log_id or settings.cluster_id
     found = None
     with suppress(ManifestError):  # damage is mended, or reported, when the log is opened
@@ -120,7 +119,7 @@ def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
     """Copy the log that this cluster is founded from; return the state to start from.
 
     Raises:
-        Misuse: it is not the log that the cluster's files were made for, or not a merged log.
+        Misuse: the log is not the one that the cluster's files were made for, or not a merged log.
         CorruptLog: it is damaged.
     """
     storage = settings.storage

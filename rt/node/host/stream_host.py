@@ -35,7 +35,7 @@ class StreamHost:
         """Recover what is on disk; `start` begins to serve. Arguments as for `Node`.
 
         Raises:
-            Misuse, CorruptLog, Refused, OSError: as `Node`, if there is a single stream, or if
+            Misuse, CorruptLog, Refused, OSError: as for `Node`, if there is a single stream, or if
                 none of several can be served.
         """
         self.settings = settings
@@ -164,7 +164,7 @@ class StreamHost:
             _log.info("stream %s is served from now on", settings.stream)
 
     def _see(self, name: str, node: Node, failure: Exception | None) -> None:
-        """If a stream could not be started, continue without it."""
+        """If a stream could not be started, remove it and record why; the others continue."""
         if failure is not None:
             self._remove(name, node)
             self._fail(name, failure)

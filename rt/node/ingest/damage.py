@@ -17,7 +17,8 @@ class DamageFound:
 
     Attributes:
         damage: what is wrong, and where.
-        log: the log as it was open then; setting it aside or copying it opens another.
+        log: the log object that was open then. After the log is set aside or copied, there is
+            another object, so an outdated report is recognized.
         scrubbed: whether a scrub found it, so that no peer is known to have the bytes.
     """
 
@@ -27,7 +28,7 @@ class DamageFound:
 
 
 def is_elsewhere(found: DamageFound, holdings: Holdings) -> bool:
-    """Whether another node is known to hold all of a session's copy, of which a part is damaged.
+    """Whether another node is known to hold everything that a damaged copy of a session held.
 
     Replacing the copy also gives up the bytes after the damage, which may be intact. A silent node
     does not count: it may be gone for good.

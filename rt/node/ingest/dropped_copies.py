@@ -9,7 +9,7 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
     """Apply changes of session ownership to this node's copies.
 
     Args:
-        member: knows the changes.
+        member: this node's member, which knows the changes.
         sessions: the copies on this node.
 
     Raises:
@@ -23,15 +23,15 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
 
 
 def drop_copies(member: Member, sessions: Inboxes) -> None:
-    """Drop the copies that instructions have ended; hold again those begun after them.
+    """Drop the copies that instructions have ended; report again copies begun after those.
 
-    First, what was merged of them is made durable, since it can be made only from these copies.
-    Copies that could not be dropped, because the disk is full, are tried again by the next call. A
-    restarting node drops everything that its state remembers, but holds no copy begun after an
-    instruction that it has yet to execute again.
+    First the merged log is synced, since after that the merged messages can no longer be rebuilt
+    from these copies. Copies that could not be dropped, because the disk is full, are tried again
+    by the next call. A restarting node drops everything that its state remembers, but holds no copy
+    begun after an instruction that it has yet to execute again.
 
     Args:
-        member: knows which.
+        member: this node's member, which knows the ended sessions.
         sessions: the copies on this node.
 
     Raises:

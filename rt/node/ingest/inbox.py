@@ -92,7 +92,7 @@ class NodeInbox:
 
     @property
     def unsynced(self) -> int:
-        """Bytes of the active file that are not durable yet."""
+        """The number of bytes that are not durable yet."""
         return self.appender.end - self.durable
 
     @property
@@ -102,11 +102,11 @@ class NodeInbox:
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether its bytes were recently not carried in time: the leader may not receive them."""
+        """Whether instructions recently failed to carry its bytes; the leader may lack them."""
         return not self.is_carried and time.monotonic() - self._passed_over_s < _PASSED_OVER_S
 
     def passed_over(self, now_s: float) -> None:
-        """Record that its bytes were not carried in time."""
+        """Record that no instruction has carried its bytes in time."""
         self.is_carried, self._passed_over_s = False, now_s
 
     def confirm(self, confirmations: Confirmations) -> None:
@@ -125,11 +125,12 @@ class NodeInbox:
         return self.merged < end
 
     def merge_to(self, end: Position, *, is_carried: bool) -> None:
-        """Record the session's merged end, and drop from memory what is before it.
+        """Record the session's merged end, and drop earlier frames from memory.
 
         Args:
             end: the merged end.
-            is_carried: whether the last instruction that merged any of it had the bytes.
+            is_carried: whether the last instruction that merged part of the session carried its
+                bytes.
         """
         if end != self.merged:
             self.merged, self.is_carried = end, is_carried
@@ -139,10 +140,10 @@ class NodeInbox:
             self.appender.recent.release(end)
 
     def sync(self) -> Durable | None:
-        """Make the copy durable, and compare it with what was used from memory; None if it differs.
+        """Sync the copy, and compare it with the bytes used from memory; None if it differs.
 
-        What is in memory then leaves it: late frames are read from the file. Damage is reported,
-        and what is damaged never counts as durable.
+        Synced frames leave memory, so later reads use the file. Damage is reported, and damaged
+        bytes never count as durable.
 
         Raises:
             OSError: the sync failed.
@@ -155,7 +156,7 @@ class NodeInbox:
         return end if not recent.used or self._is_as_used(recent) else None
 
     def _is_as_used(self, recent: RecentFrames) -> bool:
-        """Whether the files have what was used from memory; report damage."""
+        """Whether the files equal the bytes that were used from memory; report damage."""
         spans = recent.take_used()
         try:
             self.appender.compare(spans)
@@ -188,11 +189,12 @@ class NodeInbox:
         return bool(self.peer) and not self.was_relayed
 
     def claim(self, peer: str, wake: Bell, *, relays: bool = False) -> None:
-        """Let `peer`, a publisher or a relaying node, fill it.
+        """Let `peer`, a publisher or a relaying node, fill the copy.
 
         Raises:
-            Refused: another connection fills it. If either one relays, the present connection is
-                asked to leave: the publisher has come back, or went silent and a node was asked.
+            Refused: another connection fills the copy. If one of the two relays, the present
+                connection is asked to leave, because the publisher has come back, or went silent
+                and a node was asked.
         """
         if peer_now := self.peer:  # read once: it may leave at any moment
             reason = f"session {self.session!r} is being pushed by {peer_now!r}"

@@ -1,4 +1,4 @@
-"""InboxSyncer: makes durable what connections have appended to a node's inboxes."""
+"""InboxSyncer: syncs the bytes that connections have appended to a node's inboxes."""
 
 import threading
 import time
@@ -36,10 +36,10 @@ _PUT_OFF_MAX: Final = 32  # inboxes; each update checks them all
 
 
 class PutOff:
-    """PutOff: defers syncing small updates that instructions should carry."""
+    """PutOff: a delay of the sync of small updates, which instructions should carry."""
 
     def __init__(self) -> None:
-        """Wait for the bytes of inboxes to be merged."""
+        """Begin to wait for the bytes of inboxes to be merged."""
         self._began_s = time.monotonic()
         self._last_s = self._began_s + _CARRIED_SYNC_S
         self.due_s = self._began_s + _CARRIED_WITHIN_S  # when to look next
@@ -49,7 +49,7 @@ class PutOff:
         return max(0.0, self.due_s - time.monotonic())
 
     def is_over(self, written: Iterable[NodeInbox]) -> bool:
-        """Whether a session's updates are not carried, or all have waited long enough."""
+        """Whether to sync now: a session's updates were not carried, or all wait too long."""
         now_s = time.monotonic()
         if now_s < self.due_s:
             return False
@@ -71,13 +71,13 @@ class PutOff:
 
 
 class Started(NamedTuple):
-    """Started: what a syncer needs once it syncs by itself.
+    """Started: what a syncer needs from `start` on, when the loop has it sync.
 
     Attributes:
-        loop: knows when to sync.
-        work: calls what a thread is to do; an error in it ends the node.
+        loop: the event loop that calls the syncer when it is due.
+        work: runs a thread's work; an error in it ends the node.
         fail: ends the node with an error.
-        synced: called after each batch, once every inbox of it has been reported.
+        synced: called after each batch, once all its inboxes were reported.
     """
 
     loop: EventLoop
@@ -102,7 +102,7 @@ class InboxSyncer:
     is_urgent = False
 
     def __init__(self, synced: Callable[[NodeInbox, Durable], None]) -> None:
-        """Prepare; `settle` syncs, and the loop from `start` on.
+        """Prepare; before `start`, only `settle` syncs.
 
         Args:
             synced: called with an inbox and its durable end, by the thread that synced it.
@@ -120,7 +120,7 @@ class InboxSyncer:
         self._about = copy_context()
 
     def start(self, started: Started) -> None:
-        """Have the loop look when what is scheduled has to be synced."""
+        """Have the loop sync scheduled inboxes when they are due."""
         self._started, self._about = started, copy_context()  # its log lines name the stream
         self._rouse()
 
@@ -146,7 +146,7 @@ class InboxSyncer:
                 self._put_off = None
 
     def ready(self) -> None:
-        """Have a thread sync what is scheduled, if it is time; otherwise look again later.
+        """Have a thread sync the scheduled inboxes if it is time; otherwise look again later.
 
         A sync that fails ends the node: nothing may be acknowledged after it.
         """
@@ -163,7 +163,7 @@ class InboxSyncer:
             started.loop.deadlines.set(self, started.loop.clock() + pause_s)
 
     def failed(self, error: Exception) -> bool:
-        """End the node: no thread could be begun for a sync."""
+        """End the node, because no thread could be started for a sync."""
         if self._started is not None:
             self._started.fail(error)
         return True
@@ -176,11 +176,11 @@ class InboxSyncer:
             self.failed(error)
 
     def due(self) -> tuple[list[NodeInbox], float | None]:
-        """Take what is to be synced now.
+        """Take the inboxes to sync now.
 
         Returns:
-            The inboxes, which the caller syncs, and the seconds until the next look; None if there
-            is nothing to look at.
+            The inboxes, which the caller syncs, and the seconds until the next call; None if
+            nothing is scheduled.
         """
         with self._lock:
             if self._has_failed or self._syncing or not self._dirty:
@@ -217,7 +217,8 @@ class InboxSyncer:
         """Defer syncing small updates that an instruction should carry.
 
         Returns:
-            The sessions with small updates neither durable nor merged; None if only a sync helps.
+            The sessions with small updates that are neither durable nor merged; None if all must be
+            synced.
         """
         with self._lock:
             little, waiting, look_s = 0, [], _CARRIED_AGAIN_WITHIN_S
@@ -249,13 +250,13 @@ class InboxSyncer:
             return waiting
 
     def stop(self) -> None:
-        """Have everything that is scheduled synced at once."""
+        """Have all scheduled inboxes synced at once."""
         with self._lock:
             self._stopping = True
             self._rouse()
 
     def finish(self) -> None:
-        """Sync everything that is scheduled, in this thread; the loop syncs no more.
+        """Sync all scheduled inboxes in this thread; the loop syncs no more.
 
         Raises:
             OSError, CorruptLog: as for `settle`.
@@ -308,7 +309,7 @@ class InboxSyncer:
                 self._rouse()
 
     def sync(self, batch: list[NodeInbox]) -> None:
-        """Sync these inboxes and report each; one thread at a time. Errors as for `settle`."""
+        """Sync these inboxes and report each; only one thread at a time. Errors as for `settle`."""
         [inbox, *others] = batch
         ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:

@@ -36,15 +36,14 @@ _OPEN_THREADS: Final = 8
 class Inboxes:
     """Inboxes: the copies of sessions by name; a restart finds them by their directories.
 
-    Threads:
-        `_lock` guards `_sessions` and what it holds. It is not held while a copy is opened, closed
-        or set aside: a session whose `begin` was called belongs to the thread that called it. It is
-        held while `_told` reports a sync, so that no report follows another thread's giving up the
-        copy. `get` and `begun_after` do not take it: looking up a name is atomic, and the copy may
-        go right after anyway. `syncer` has its own lock; neither lock is taken while the other is
-        held. `is_removing` and `_is_late` belong to the sequencing thread, which alone calls
-        `drop_all` and `bind`. The other fields never change. The main thread calls `open_all` and
-        `close`; any thread may call the rest.
+    Threads: `_lock` guards `_sessions` and what it holds. It is not held while a copy is opened,
+        closed or set aside: a session whose `begin` was called belongs to the thread that called
+        it. It is held while `_told` reports a sync, so that no report comes after another thread
+        has given up the copy. `get` and `begun_after` do not take it: looking up a name is atomic,
+        and the copy may be dropped right after the call anyway. `syncer` has its own lock; neither
+        lock is taken while the other is held. `is_removing` and `_is_late` belong to the sequencing
+        thread, which alone calls `drop_all` and `bind`. The other fields never change. The main
+        thread calls `open_all` and `close`; any thread may call the rest.
     """
 
     def __init__(
@@ -68,11 +67,12 @@ class Inboxes:
             stream: this node's stream; sessions of any other are refused.
             durable: called with a session's durable end, by the thread that synced it.
             guard: guard of the disk.
-            alone: whether no other node could replace a damaged copy now; called by any thread.
+            alone: returns whether no other node could replace a damaged copy now; called by any
+                thread.
             damaged: called by the connection that fills a copy when it finds damage, unless no
                 other node could replace the copy.
             left: called when a connection that filled a copy has gone.
-            memory: for received frames until they are merged; None to have them read.
+            memory: keeps received frames until they are merged; None to read them from files.
         """
         self._damaged = damaged
         self._alone = alone
@@ -94,10 +94,10 @@ class Inboxes:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
-            merged_to: returns a session's merged end where that proves the copy durable up to
-                there, as on a node alone; else `START`. Called by several threads at once.
-            index: the last instruction that `merged_to` includes. A copy begun after a later one,
-                which will be executed again, has nothing merged yet.
+            merged_to: returns a session's merged end if the copy must be durable up to there, as on
+                a node alone; otherwise `START`. Called by several threads at once.
+            index: the last instruction that `merged_to` includes. Nothing is merged yet of a copy
+                that was begun after a later instruction, which will be executed again.
         """
 
         def open_one(name: str) -> str:
@@ -107,7 +107,7 @@ class Inboxes:
         return [said for said in self._map(open_one, sorted(self.found())) if said]
 
     def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
-        """Call `act` with each name on several threads: one commit then serves many syncs."""
+        """Call `act` with each name, on several threads: one disk commit then serves many syncs."""
         with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
             return list(pool.map(act, names))
 
@@ -162,8 +162,8 @@ class Inboxes:
         While the disk is full, their sessions are refused, and the next call continues.
 
         Args:
-            ended: by session, the instruction and the retired logs.
-            is_needed: whether this epoch of a session must still be remembered.
+            ended: the dropping instruction and the retired logs of each session.
+            is_needed: returns whether this epoch of a session must still be remembered.
 
         Raises:
             OSError: the disk failed.
@@ -206,12 +206,13 @@ class Inboxes:
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Apply changes of session ownership that all nodes execute.
 
-        Other publishers' connections are ended, and copies of other logs are removed: they were
-        begun before it was agreed which log has the name. A copy begun after a later instruction,
-        which will be executed again, stays: its log is the one that will be agreed on.
+        Connections of publishers that are not the owner are ended, and copies of other logs are
+        removed; these were begun before it was agreed which log has the name. A copy begun after a
+        later instruction, which will be executed again, stays, because that instruction binds the
+        name to its log.
 
         Args:
-            changed: by session; None if the name is free.
+            changed: the new ownership of each changed session; None if the name is free.
             index: the last instruction that `changed` includes.
 
         Returns:
@@ -261,7 +262,7 @@ class Inboxes:
             self._disk.remove(dropped)  # if this fails, an operator must remove it
 
     def proved(self, session: str, merged: Position) -> None:
-        """Record that a session's copy was found correct up to here."""
+        """Record that a session's copy was found correct up to `merged`."""
         state = self._sessions.get(session)
         if state is not None and state.damaged_at is not None:
             with self._lock:
@@ -397,7 +398,7 @@ class Inboxes:
         return None if state is None else state.copy
 
     def appender_of(self, session: str) -> Appender | None:
-        """Return what appends to the copy of a session, or None without one."""
+        """Return the appender of a session's copy, or None without one."""
         state = self._sessions.get(session)
         return None if state is None or state.copy is None else state.copy.appender
 

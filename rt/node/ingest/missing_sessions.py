@@ -13,13 +13,13 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class MissingSessions:
-    """MissingSessions: asks nodes that hold what this one lacks, repeating each request."""
+    """MissingSessions: asks nodes that hold sessions this one lacks, repeating each request."""
 
     def __init__(self, member: Member, sessions: Inboxes, patience: int) -> None:
         """Prepare.
 
         Args:
-            member: asks the other nodes.
+            member: this node's member, which sends the requests.
             sessions: the copies on this node.
             patience: number of searches without growth before a session is asked for.
         """
@@ -32,7 +32,7 @@ class MissingSessions:
         """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
-            missing: as `Execution.missing` says.
+            missing: the result of `Execution.missing`.
         """
         member = self._member
         if not member.holdings.others:

@@ -13,7 +13,7 @@ from rt.position import Position
 class NodeRelay:
     """NodeRelay: pushes to other nodes as a session's publisher would; see `Relay`.
 
-    It pushes what is requested, and gives way when the publisher connects.
+    It pushes requested sessions, and gives way when the publisher connects.
 
     Threads: a step of the duties calls `pass_on`, the thread that ends the node `stop`.
         `_is_stopped` is set once; a pusher made at that moment ends with the process.
@@ -70,7 +70,7 @@ def relayed_end(inboxes: Inboxes, inbox: NodeInbox) -> Position:
     """Return the end up to which a copy may be relayed: what is durable here.
 
     Raises:
-        Refused: it was set aside.
+        Refused: the copy was set aside.
     """
     if inboxes.get(inbox.session) is not inbox:
         raise Refused("busy", f"the copy of session {inbox.session!r} was set aside")

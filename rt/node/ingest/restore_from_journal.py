@@ -1,8 +1,8 @@
-"""Restores from the journal what a power cut took from the copies of sessions.
+"""Restores the bytes that copies of sessions have lost in a power cut, from the journal.
 
-Small updates are carried in the journal and synced later. On a node alone, no other node has these
-bytes, and the publisher may have deleted them. There, copies must contain what was merged, which
-tells damage from a torn end.
+The journal carries small updates, and their copies are synced later. If a node is alone, no other
+node has these bytes, and the publisher may have deleted them. After the restore, such a node's
+copies contain all that was merged, so a copy that ends earlier is damaged, not torn.
 """
 
 import logging
@@ -19,11 +19,11 @@ _log: Final = logging.getLogger("rt.node")
 
 
 def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
-    """Append to each copy what entries carry past its end.
+    """Append to each copy the bytes past its end that the entries carry.
 
     Args:
         inboxes: the copies, opened, which no other thread writes to yet.
-        entries: what the journal has recovered.
+        entries: the entries that the journal has recovered.
 
     Raises:
         OSError: the bytes could not be written.

@@ -1,7 +1,8 @@
-"""Session epochs: a file that says after which instructions a node's copies were begun.
+"""Session epochs: a file that records after which instruction each copy was begun.
 
-After a crash, an instruction may be executed again when a new copy has replaced the one it dropped.
-The file shows that it does not mean the new copy.
+After a crash, an instruction that dropped a copy may be executed again, when a new copy has
+replaced the dropped one. The file shows that the new copy was begun after the instruction, so it is
+kept.
 """
 
 import json
@@ -33,7 +34,7 @@ def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> Non
 
     Args:
         disk: the disk with the copies.
-        root: their directory.
+        root: the directory of the copies.
         known: the epochs by session; written once for all copies that a step drops.
     """
     disk.make_directory(root)
@@ -44,8 +45,8 @@ def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
     """Read the file, which does not exist before the node's first session ends.
 
     Raises:
-        Misuse: it is damaged. Without it, an ended log could be merged again, and copies begun
-            after it would be removed.
+        Misuse: the file is damaged. Without it, an ended log could be merged again, and newer
+            copies would be removed.
     """
     path = os.path.join(root, _NAME)
     try:

@@ -48,7 +48,7 @@ class SessionState:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether there is no state to remember."""
         is_idle = not (self._busy or self.has_diverged or self.is_removing)
         is_empty = self.copy is None and self.ownership is None and self.damaged_at is None
         return is_idle and is_empty and not self.begun.after
@@ -61,7 +61,7 @@ class SessionState:
     # Transitions
 
     def begin(self) -> None:
-        """Refuse all sources while its copy is opened, set aside or removed."""
+        """Refuse all sources while the session's copy is opened, set aside or removed."""
         self._busy += 1
 
     def end(self) -> None:
@@ -78,12 +78,13 @@ class SessionState:
     def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
         """Give up its copy, as damaged or different; return it.
 
-        If the next copy is damaged at the same place, it counts as different: not the disk is at
-        fault, but the publisher's frames are elsewhere than those the nodes merged.
+        If the next copy is damaged at the same position, it counts as different: then the cause is
+        not the disk, but a publisher whose frames are at other positions than those that were
+        merged.
 
         A publisher that filled two copies with other bytes than agreed on is refused for as long as
-        this node runs: the first copy may predate its loss of unsynced bytes, but the second is
-        what it has now.
+        this node runs. The first copy may be older than its loss of unsynced bytes, but the second
+        shows what it has now.
         """
         copy = self.take_copy()
         is_damaged_again = damaged_at is not None and damaged_at == self.damaged_at
@@ -95,7 +96,7 @@ class SessionState:
         return copy
 
     def proved(self, merged: Position) -> None:
-        """Forget damage before the end up to which a later copy was found correct."""
+        """Forget damage before `merged`, the end up to which a later copy was found correct."""
         if self.damaged_at is not None and self.damaged_at < merged:
             self.damaged_at = None
 

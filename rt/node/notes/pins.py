@@ -22,7 +22,7 @@ MayLease = Callable[[CertificateRole, PeerName], bool]
 
 
 def may_lease_by(grants: Grants, stream: str) -> MayLease:
-    """Return a function that says whether a peer may hold files by the current grants."""
+    """Return a function that tells whether the current grants let a peer hold files."""
 
     def may_lease(role: CertificateRole, name: PeerName) -> bool:
         return grants.granted(PeerIdentity(name, role)).may_lease(stream)
@@ -31,7 +31,7 @@ def may_lease_by(grants: Grants, stream: str) -> MayLease:
 
 
 def may_lease_on(settings: NodeSettings) -> MayLease:
-    """Return a function that says whether a peer may hold files by a node's grants."""
+    """Return a function that tells whether a node's grants let a peer hold files."""
     files = certificate_files(settings.certs, settings.name)
     return may_lease_by(Grants(grants_path(files.ca)), settings.stream)
 
@@ -49,7 +49,7 @@ class Pins:
     """
 
     def __init__(self, may_lease: MayLease) -> None:
-        """Prepare; `may_lease` says whether a peer may hold files now."""
+        """Prepare; `may_lease` tells whether a peer may hold files now."""
         self._may_lease = may_lease
         self._ungranted_s: dict[str, float] = {}  # by note, when the grant was missed first
         self.over: frozenset[str] = frozenset()  # notes whose pins no longer hold files

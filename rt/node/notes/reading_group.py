@@ -122,7 +122,7 @@ class ReadingGroup:
         return bool(self.dead_letters) and claim.deliveries > most
 
     def is_suspect(self, claim: RangeClaim) -> bool:
-        """Whether a claim was handed out so often that its holder gets no other claim."""
+        """Whether a claim was handed out so often that its holder gets no other claim beside it."""
         return claim.deliveries >= (self.max_deliveries if claim.is_rejected else SUSPECT)
 
     def belongs_to(self, identity: PeerIdentity) -> bool:
@@ -170,7 +170,7 @@ class ReadingGroup:
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
-        """Record that the rest of a claim was handed to no handler."""
+        """Record that no handler received the rest of a claim, which may be handed out again."""
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
     def moved_to(self, position: Position) -> "ReadingGroup":
@@ -178,7 +178,7 @@ class ReadingGroup:
         return replace(self, next=position, claims=())
 
     def text(self) -> str:
-        """Return it as JSON; equal groups give equal texts."""
+        """Return the group as JSON; equal groups give equal texts."""
         fields = {name: getattr(self, name) for name in _PLAIN}
         claims = [
             [each.number, each.first, each.end - each.first, each.deliveries, int(each.is_rejected)]

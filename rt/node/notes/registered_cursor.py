@@ -72,11 +72,11 @@ class RegisteredCursor:
             raise Misuse(f"pin_bytes is {self.pin_bytes}; use 0 to {PIN_BYTES_MAX}")
 
     def belongs_to(self, identity: PeerIdentity) -> bool:
-        """Whether this peer may read with it."""
+        """Whether this peer may read with the cursor."""
         return self.owner == identity.name and self.role in ("", identity.role)
 
     def text(self) -> str:
-        """Return it as JSON; equal cursors give equal texts."""
+        """Return the cursor as JSON; equal cursors give equal texts."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""Lookout: samples a node, and logs what an operator must know."""
+"""Lookout: samples a node regularly, and logs stalls and statistics for operators."""
 
 import logging
 import threading
@@ -44,7 +44,7 @@ class Lookout:
         Args:
             sampler: samples the node.
             also: called after each sample, for other work of that frequency.
-            loop: knows when the next is due.
+            loop: the event loop that has samples taken when they are due.
         """
         self._also = also
         self.sample: NodeSample = sampler.sample()

@@ -1,6 +1,6 @@
-"""Problems of a node, by its own answer: what is wrong, causes first, and what to do about each.
+"""Problems: what is wrong with a node according to its own answer, causes first, with advice.
 
-`rt status`, `check`, `doctor` and the page say the same of a node since all ask here.
+`rt status`, `check`, `doctor` and the page all use this module, so they agree.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ class Problem(NamedTuple):
 
     Attributes:
         said: a phrase to follow the name of the node, or a whole sentence about the cluster.
-        advice: what to do, with commands; "" if it passes by itself.
-        effects: what follows from it and ends with it, phrases like `said`.
+        advice: what to do, with commands; "" if the problem passes by itself.
+        effects: further problems that it causes and that end with it, as phrases like `said`.
     """
 
     said: str
@@ -44,8 +44,9 @@ class Problem(NamedTuple):
 def problems_of(answer: dict[str, Any]) -> list[Problem]:
     """Return what is wrong with a node, causes before symptoms.
 
-    What a full disk or a copy under way brings about is listed as its effect, so that one cause is
-    one problem. Whom the node cannot reach is left out: that is a problem of two nodes.
+    Consequences of a full disk or of a running copy are listed as its effects, so that one cause is
+    one problem. Nodes that this node cannot reach are left out, since that is a problem between two
+    nodes.
 
     Raises:
         TypeError: a field is of another type.
@@ -64,7 +65,7 @@ def problems_of(answer: dict[str, Any]) -> list[Problem]:
 
 
 def takes_part(answer: dict[str, Any]) -> bool:
-    """Whether a node that answered so votes, holds the merged log and takes data."""
+    """Whether a node with this answer votes, holds the merged log and accepts data."""
     reasons = ("forked", "copying_to", "unconfirmed_by", "merging_paused")
     away = any(answer.get(reason) for reason in reasons)
     is_member = bool(answer) and answer.get("role") != "learner"
@@ -72,14 +73,14 @@ def takes_part(answer: dict[str, Any]) -> bool:
 
 
 def role_text(role: str) -> str:
-    """Return a role as people read it: whether a candidate asks first is Raft's affair."""
+    """Return a role as text for people, without the distinction between kinds of candidates."""
     return "candidate" if role == "pre_candidate" else role
 
 
 def disk_state(answer: dict[str, Any]) -> str:
-    """Return `full` if the node refuses new data for want of room, `low` if it soon may, or "".
+    """Return `full` if the node refuses new data for lack of room, `low` if it soon may, or "".
 
-    It is low with less than four times what the node keeps free, where an archiver may be late.
+    `low` means less than four times what the node keeps free; archiving may come too late then.
 
     Raises:
         TypeError: a field is of another type.
@@ -92,7 +93,7 @@ def disk_state(answer: dict[str, Any]) -> str:
 
 
 def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with what the node has on its disk, and with what was agreed on."""
+    """Yield problems with the node's state on disk, and with what the cluster agreed on."""
     if seal := get(answer, "sealed", dict):
         at, moved_to = time_text(get(seal, "at_ns", int)), get(seal, "moved_to", str)
         said = f"is sealed since {at} by {get(seal, 'by', str)}: nothing is merged"
@@ -133,7 +134,7 @@ def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _full_disk(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What its disk has no room for."""
+    """Yield the problem of a disk without room, and its effects."""
     paused = printable(get(answer, "merging_paused", str))
     if answer.get("takes_data") is False:
         free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
@@ -151,7 +152,7 @@ def _full_disk(answer: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _damaged_files(answer: dict[str, Any]) -> Iterator[Problem]:
-    """Which files it cannot read."""
+    """Yield problems with files that the node cannot read."""
     damaged = get(get(answer, "scrub", dict), "unrepaired", dict)
     for path in sorted(damaged)[:_FILES_SHOWN]:
         why = checked(damaged[path], str, path)
@@ -163,7 +164,7 @@ def _damaged_files(answer: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _stops(answer: dict[str, Any]) -> Iterator[Problem]:
-    """Where it does not get on: what a full disk brings about, or a copy under way."""
+    """Yield work that does not progress, as a full disk or a running copy causes."""
     if place := get(answer, "copying_to", str):
         reason = get(answer, "copying_waits_for", str)
         waits = f", and waits for {reason}" if reason else ""
@@ -181,7 +182,7 @@ def _stalls(answer: dict[str, Any], wanted: Callable[[str], bool]) -> Iterator[P
 
 
 def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What keeps it from voting or serving now."""
+    """Yield what keeps the node from voting or serving now."""
     if get(answer, "role", str) == "learner":
         name, places = get(answer, "node", str), get(answer, "addresses", dict)
         if name in get(answer, "learners", list):

@@ -15,7 +15,7 @@ _LEFT_NS: Final = 6 * 3600 * 10**9
 
 
 class SessionView(NamedTuple):
-    """SessionView: a node's copy of one session; a tuple, since a thousand are made per second.
+    """SessionView: a node's copy of one session. It is a tuple, as a thousand are made per second.
 
     Attributes:
         session: the session's name.
@@ -53,8 +53,8 @@ class DiskView:
 
     Attributes:
         available: bytes that are free.
-        reserve: below this it refuses new data.
-        takes_data: whether it takes any now.
+        reserve: with fewer free bytes than this, the node refuses new data.
+        takes_data: whether it accepts new data now.
     """
 
     available: int
@@ -64,7 +64,7 @@ class DiskView:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Hop: what has passed one hop since the node started, and its recent rates."""
+    """Hop: the traffic through one hop since the node started, and its recent rates."""
 
     total: Traffic
     bytes_per_s: float = 0.0

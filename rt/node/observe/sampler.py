@@ -35,19 +35,19 @@ _UNSEEN: Final = SessionView("", "", START, START, START, Traffic(), 0.0, 0, 0, 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Watched: what a sampler reads; any thread may read all of it.
+    """Watched: the objects that a sampler reads; any thread may read all of them.
 
     Attributes:
         view: returns the node's view of its sequencing.
         inboxes: returns the copies of sessions.
-        merged: what was merged since the start.
+        merged: counts of what was merged since the start.
         record: the clients of the node's server.
         peers: the other nodes; None without any.
         guard: guard of the node's disk.
         leadership: which node leads.
         latencies: histograms by name.
         scrub: returns the results of scrubbing.
-        late: checks frames after they were accepted; None if nothing does.
+        late: the check of frames that were accepted unchecked; None without one.
     """
 
     view: Callable[[], NodeView]
@@ -136,10 +136,10 @@ class NodeSampler:
         return seen if view == seen else view  # of 10,000 idle sessions, two views would be 4 MB
 
     def _client(self, client: ClientView, end: Position, now_s: float) -> ClientView:
-        """Return a client with its wait.
+        """Return a client's view, with how long its oldest unsent bytes have waited.
 
-        One that has confirmed nothing for seconds is shown where it confirmed: what was sent to it
-        since may lie in the buffers of its connection.
+        A client that has confirmed nothing for seconds is shown at its last confirmed position,
+        since later bytes may still be in the connection's buffers.
         """
         if client.position is None or client.acked is None or client.ended_ns is not None:
             return client

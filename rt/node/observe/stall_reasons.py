@@ -1,4 +1,4 @@
-"""Stall reasons: which hops of a node do not move, and what each waits for, as a sentence."""
+"""Stall reasons: sentences that say which hops of a node do not move, and what each waits for."""
 
 from typing import Final
 

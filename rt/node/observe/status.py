@@ -44,7 +44,7 @@ def node_status(
     opened: Mapping[str, Ownership] = MappingProxyType({}),
     why_refused: Callable[[Appender], str] = lambda _log: "",
 ) -> dict[str, Any]:
-    """Return what `rt status` shows of one node: a snapshot that no thread waits for.
+    """Return what `rt status` shows of one node; taking this snapshot blocks no thread.
 
     Rates and counts are from the last sample. `why_refused` says why a copy accepts no
     more of its log.
@@ -109,7 +109,7 @@ def waiting_fields(waiting: Waiting) -> dict[str, Any]:
 
 
 def for_clients(answer: bytes) -> bytes:
-    """Return an encoded status for a peer that may not operate: no directories, no addresses.
+    """Return an encoded status, without directories and peers' addresses, for other than operators.
 
     The nodes' addresses stay, since clients find the nodes by them.
     """
@@ -191,7 +191,7 @@ def _sessions(
 
 
 def _put_back(inbox: NodeInbox) -> list[str]:
-    """Return the range restored from the journal, until the publisher has continued after it."""
+    """Return the range restored from the journal; [] once the publisher has continued after it."""
     place = inbox.put_back
     return [str(each) for each in place] if place and inbox.appender.end <= place[1] else []
 

@@ -1,4 +1,4 @@
-"""Trend: what passed through a node in each step of the last ten minutes, for the page."""
+"""Trend: a node's traffic in each step of the last ten minutes, for the page."""
 
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +30,7 @@ class Trend:
         self.steps: tuple[Step, ...] = ()
 
     def add(self, sample: NodeSample) -> None:
-        """Take a newer sample; a step ends with the first that is `STEP_S` after its begin."""
+        """Add a newer sample; a step ends with the first one `STEP_S` or more after its start."""
         seconds = sample.at_s - self._at_s
         if seconds < STEP_S - _SLACK_S:
             return

@@ -19,7 +19,7 @@ Decide = Callable[..., Steps[None]]
 
 
 class ChangedNotes:
-    """ChangedNotes: has changes of notes agreed on, each based on the ledger's current text."""
+    """ChangedNotes: changes notes by agreement, each change based on the ledger's current text."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class ChangedNotes:
 
         Args:
             view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows the outcome.
-            now_ns: the time, ns since the epoch.
+            decide: proposes a note, and waits until the view shows the outcome.
+            now_ns: returns the time, ns since the epoch.
         """
         self.view = view
         self._decide = decide

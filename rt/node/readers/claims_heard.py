@@ -12,10 +12,10 @@ _MEMBER_SILENCES: Final = 4  # an idle member asks three times per `silence_s`
 
 
 class ClaimsHeard:
-    """ClaimsHeard: signs of life, in the leader's memory; a new leader waits for each claim first.
+    """ClaimsHeard: signs of life, in the leader's memory; a new leader first waits for new ones.
 
-    Threads: any may call `hear`, `member` and `members`, one at a time the rest; each changes or
-        copies a dictionary in one step, and none is replaced.
+    Threads: any thread may call `hear`, `member` and `members`; one at a time calls the rest. Each
+    call changes or copies a dictionary in one step, and no dictionary is replaced.
     """
 
     def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:
@@ -69,4 +69,4 @@ class ClaimsHeard:
 
 
 class _Free(float):
-    """When a claim without a holder may be handed out, unlike a time when it was heard."""
+    """The time from which a claim without a holder may be handed out."""

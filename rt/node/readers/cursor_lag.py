@@ -22,7 +22,7 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
     Args:
         log: the merged log.
         position: everything before it is acknowledged.
-        view: knows the end of the log, and how many messages it has.
+        view: the node's view, with the end of the log and its number of messages.
 
     Returns:
         `next`, the position of the first unacknowledged message, or the end of the log; if messages
@@ -59,7 +59,7 @@ def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | No
 
 
 def bytes_between(manifest: Manifest, begin: Position, end: Position) -> int:
-    """Return how many bytes of a log are between two positions; it may grow meanwhile."""
+    """Return how many bytes of a log are between two positions; the log may grow meanwhile."""
     files = manifest.order[bisect_left(manifest.order, begin.file) :]
     whole = sum(manifest.rolled[file].end for file in files if file < end.file)
     return max(0, whole + end.offset - begin.offset)

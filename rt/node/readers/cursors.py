@@ -32,10 +32,10 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
 
     Every change is a compare-and-set in the ledger, so even if two nodes believe that they lead,
     only one change is made and the other one fails. Only the leader knows whether a holder is
-    alive, from what it has heard since it leads: that decides when a takeover is allowed, not which
-    one counts.
+    alive, from signs of life since it became leader. That decides when a takeover is allowed; the
+    compare-and-set decides which takeover succeeds.
 
-    Threads: any connection's; each changes or copies `_heard` in one step.
+    Threads: any connection's thread may call it; each changes or copies `_heard` in one step.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return {"cursors": rows, "end": str(view.end)}
 
     def _reached(self, position: Position) -> Steps[Position]:
-        """Wait until this node has merged up to a position, as another node may have done already.
+        """Wait until this node has merged up to a position that another node may have reached.
 
         Raises:
-            Refused: nothing is merged there.
+            Refused: nothing is merged up to that position.
         """
         if position <= self._view().end:
             return position

@@ -68,12 +68,13 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     """NodeGroups: the groups of a stream, on the leading node.
 
     A range is handed out by a compare-and-set in the ledger, so even if two nodes believe that they
-    lead, only one member has it. Only the leader knows whether a holder is alive, from what it has
-    heard since it leads: that decides when a range is handed out again, not to how many members.
+    lead, only one member has it. Only the leader knows whether a holder is alive, from signs of
+    life since it became leader. That decides when a range is handed out again; the compare-and-set
+    ensures that only one member gets it.
 
     Members act irrevocably on two answers: that a claim is lost, and that everything is done. Both
-    are given as of the latest, unless a compare-and-set has just proved that this node was up to
-    date.
+    are given from the latest state, unless a compare-and-set has just proved that this node was up
+    to date.
 
     Threads: any connection's thread may call `hear` and `show`; the other methods change groups,
         one thread at a time. `_heard` has rules of its own.
@@ -90,7 +91,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         heard: ClaimsHeard,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare; see `ReaderNotes`. `may_lease`: whether a peer may hold files of the stream."""
+        """Prepare; see `ReaderNotes`. `may_lease` tells whether a peer may hold files."""
         super().__init__(
             GROUP_NOTE, parse_reading_group, view, decide, latest=latest, log=log, now_ns=now_ns
         )
@@ -98,7 +99,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         self._heard = heard
 
     def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Create a group at `start`, or join it if these are its settings."""
+        """Create a group at `start`, or join an existing one with the same settings."""
         name = str(request.get("name"))
         parse_start(str(request.get("start", "earliest")))  # `Misuse` before anything is asked
         wanted = ReadingGroup(
@@ -128,7 +129,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     def hear(self, request: Fields, identity: PeerIdentity) -> None:
         """Record that a member is alive, before it waits for other members' changes.
 
-        What this node does not know yet is not refused here, but in `work`.
+        If this node does not know the group yet, `work` refuses the request, not this method.
         """
         name, said = str(request.get("name")), _work(request)
         group = self.get(name)
@@ -160,7 +161,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         }  # fmt: skip
 
     def _is_done(self, name: str, said: Work) -> Steps[bool]:
-        """Whether a group has handled everything merged anywhere by now."""
+        """Whether a group has handled everything that any node has merged by now."""
         yield from self._latest()
         group = self.existing(self.get(name), name)
         return not group.claims and self._range_end(group.next, said, 1) <= group.next
@@ -234,9 +235,9 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     ) -> ReadingGroup:
         """Return the group after a member's reports, ignoring those about lost claims.
 
-        Adds to `freed` the claims without a holder, each with its delay. They count only once the
-        change is made, since another change may come first and use the number. Adds to `lost` the
-        claims that a full group takes whole because of a rejection.
+        Adds to `freed` the claims without a holder, each with its delay. The caller uses them only
+        once the change is made, since another change may come first and use the same number. Adds
+        to `lost` the claims that a full group takes whole because of a rejection.
         """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
@@ -319,7 +320,7 @@ def _work(request: Fields) -> Work:
     """Validate a member's request.
 
     Raises:
-        Misuse: it is malformed.
+        Misuse: the request is malformed.
     """
     member = str(request.get("member", ""))
     if not 0 < len(member) <= _MEMBER_LENGTH_MAX or not member.isprintable():

@@ -54,9 +54,9 @@ class ReaderNotes(Generic[Record]):
             parse: parses a note; raises `Misuse`.
             view: returns the node's latest view.
             decide: proposes a note, and waits until the view shows the outcome.
-            latest: waits until this node has executed all that any may have confirmed.
+            latest: waits until this node has executed all that any node may have confirmed.
             log: opens the merged log.
-            now_ns: the time, ns since the epoch.
+            now_ns: returns the time, ns since the epoch.
         """
         self._kind, self._view, self._latest, self._log = kind, view, latest, log
         self._parse: Callable[[str], Record] = parse
@@ -91,7 +91,7 @@ class ReaderNotes(Generic[Record]):
     ) -> Steps[tuple[Record | None, bool]]:
         """Change a record; return it and whether it is agreed on.
 
-        Args and errors are those of `ChangedNotes.change`, except that `change` takes the current
+        Arguments and errors as for `ChangedNotes.change`, except that `change` takes the current
         record, or None, and returns the new one, or None to remove it.
         """
 
@@ -133,7 +133,7 @@ class ReaderNotes(Generic[Record]):
             raise Refused("cursors", words)
 
     def resolved(self, request: Fields, default: str = "None") -> Steps[Position]:
-        """Return the position of a request's `start`, as of the latest; `Misuse` if malformed."""
+        """Resolve a request's `start` to a position on the latest state; `Misuse` if malformed."""
         start = parse_start(str(request.get("start", default)))
         yield from self._latest()
         with closing(self._log()) as log:

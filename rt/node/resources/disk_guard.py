@@ -61,7 +61,7 @@ class DiskGuard:
 
     @property
     def kept(self) -> str:
-        """How much is kept free, as text."""
+        """The size of the reserve, as text."""
         return size_text(self.reserve)
 
     def look(self) -> None:

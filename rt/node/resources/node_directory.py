@@ -51,7 +51,7 @@ class NodeDirectory:
         )
 
     def disk_of(self, kind: str) -> OsDisk:
-        """Return the disk for files of a kind, whose sync times go into `syncs`."""
+        """Return a disk for one kind of files; their sync times are recorded in `syncs`."""
         return OsDisk(self.syncs[kind])
 
     def close(self) -> None:

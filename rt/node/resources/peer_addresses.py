@@ -17,9 +17,8 @@ class PeerAddresses:
     An address is a hint: the node that answers must prove its name by a certificate. So the file's
     address is tried as well, which helps when all nodes of a cluster have moved at once.
 
-    Threads:
-        now: replaced whole by the thread that calls `follow`, and never changed; any may read.
-        listener: set once, before any thread starts.
+    Threads: now: replaced whole by the thread that calls `follow`, and never changed; any thread
+        may read it. listener: set once, before any thread starts.
     """
 
     def __init__(self, settings: NodeSettings) -> None:

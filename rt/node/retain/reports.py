@@ -38,7 +38,7 @@ def decode_retention_report(body: bytes, *, sender: str, heard_s: float) -> Rete
     """Decode another node's report.
 
     Raises:
-        PeerError: it does not have the length of a report.
+        PeerError: the body does not have the length of a report.
     """
     if len(body) != _REPORT.size:
         raise PeerError(f"a report of {len(body)} bytes from {sender!r}")
@@ -52,7 +52,8 @@ class RetentionReports:
 
     Attributes:
         durable_index: the instruction up to which this node's merged log is durable.
-        settled_index: that of a majority's; it never decreases.
+        settled_index: the instruction up to which a majority's merged logs are durable; never
+            decreases.
     """
 
     def __init__(self, member: Member, durable_index: int) -> None:
@@ -70,7 +71,7 @@ class RetentionReports:
         """Record another node's report.
 
         Returns:
-            Whether this node leads, and has learned that a majority has more durably.
+            Whether this node leads, and the report shows that a majority now has more durably.
         """
         self._latest[sender] = report
         if sender == self._member.engine.leader:

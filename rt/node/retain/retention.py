@@ -53,7 +53,7 @@ _ALL_BYTES: Final = (1 << 62) - 1
 
 
 def disk_of(path: str) -> tuple[int, int, int]:
-    """Return a file system's bytes: all that rt could ever use, used, and available to it now."""
+    """Return a file system's size, as far as rt can use it, the bytes used, and those available."""
     facts = os.statvfs(path)
     used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
     available = facts.f_bavail * facts.f_frsize
@@ -88,7 +88,7 @@ class MergedGrowth:
             self._looked_s, self._bytes = now_s, merged
 
     def active_age_ns(self, ledger: Ledger, now_ns: int, steady_ns: int) -> int:
-        """Return the age of the active file's first message; at least for how long it was seen."""
+        """Return the age of the active file's first message, or how long it was seen if more."""
         if not ledger.active_since_ns:
             return 0
         if self._active[0] != ledger.end.file:
@@ -111,10 +111,10 @@ class Retention:
 
         Args:
             settings: the node's settings.
-            member: proposes the decisions.
+            member: this node's member, which proposes the decisions.
             sweeper: empties files and archives inputs in its own time.
             machine: the node's clocks and disk.
-            may_lease: whether a peer may hold files of the stream now.
+            may_lease: returns whether a peer may hold files of the stream now.
         """
         self._pins = Pins(may_lease)
         self._settings = settings
@@ -133,10 +133,10 @@ class Retention:
 
     @property
     def now_ns(self) -> int:
-        """The time that the nodes agree on: as of the last comparison of clocks, and since.
+        """The time that the nodes agree on: from their last comparison of clocks, advanced since.
 
-        A node at rest compares clocks only every 10 s, but decisions in between happen now, not
-        then.
+        A node at rest compares clocks only every 10 s, and decisions in between need the present
+        time.
         """
         if not self.clock.is_set:
             return self.machine.now_ns()
@@ -156,7 +156,7 @@ class Retention:
         """Record another node's report.
 
         Raises:
-            PeerError: it is malformed.
+            PeerError: the report is malformed.
         """
         report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
         if self._reports.take(sender, report):
@@ -232,14 +232,14 @@ class Retention:
 
     @property
     def _durable_index(self) -> int:
-        """The instruction up to which the log is durable here, not counting missing parts."""
+        """The instruction up to which the log is durable here, without the part that is missing."""
         executor, index = self._member.executor, self._reports.durable_index
         if not executor.lacks_log:
             return index
         return min(index, self._sweeper.durable_index(executor.appender.next_place))
 
     def durable_at(self, name: str) -> int | None:
-        """Return the instruction up to which a node's merged log is durable; None if silent."""
+        """Return the instruction up to which a node's merged log is durable; None if unheard."""
         report = self._reports.living(self._steady_s()).get(name)
         return None if report is None else report.durable_index
 
@@ -347,7 +347,7 @@ def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()
 def ended_leases(notes: Mapping[str, str], now_ns: int, at_ns: int) -> list[Note]:
     """Return instructions that remove ended leases, but not one that is renewed meanwhile.
 
-    A renewal may be decided and not executed here yet.
+    A renewal may be decided already, and not executed here yet.
 
     Args:
         notes: the agreed notes.

@@ -1,4 +1,4 @@
-"""NodeSnapshots: when a node saves its state and drops the instructions that led to it."""
+"""NodeSnapshots: saves a node's state regularly, and drops the instructions that led to it."""
 
 import logging
 from collections.abc import Callable
@@ -22,9 +22,9 @@ class NodeSnapshots:
     """NodeSnapshots: plans a snapshot, has the merged log synced, saves it, and starts over.
 
     A snapshot is saved only once a majority durably has the merged bytes that it refers to. Saving
-    it drops the instructions, and a node that lacks them receives the state instead, which says
-    where bytes are but not what they are. Saved earlier, one disk could hold the only copy of the
-    bytes.
+    it drops the instructions, and a node that lacks them receives the state instead, which has
+    positions of bytes but not the bytes. If it were saved earlier, one disk could hold the only
+    copy of them.
 
     Threads:
         Every method is called by the thread that steps the duties. A thread of `_pool` syncs the
@@ -46,13 +46,14 @@ class NodeSnapshots:
         """Prepare; nothing is planned before the first `turn`.
 
         Args:
-            member: its state is saved.
-            journal: keeps the instructions until a snapshot is saved.
+            member: this node's member, whose state is saved.
+            journal: the journal, which keeps instructions until a snapshot includes them.
             sweeper: is notified of saved snapshots, and may ask for one early.
             archiver: reports what is durable here, and knows what a majority has.
             flush: makes the copies of sessions durable, before instructions that carried their
                 bytes are dropped.
-            pool: its threads sync; a step may wait for that, so none of them waits for a step.
+            pool: its threads sync. A step may wait for a sync, so these threads must never wait for
+                a step.
             pause_s: time between two snapshots.
             kept_bytes_max: bytes of instructions above which a snapshot no longer waits for a
                 majority.
@@ -86,7 +87,7 @@ class NodeSnapshots:
     def await_sync(self) -> None:
         """Wait for a running sync before the log is closed: a closed log cannot be synced.
 
-        The next turn uses the result; errors as `turn`.
+        The next turn uses the result; errors as for `turn`.
         """
         if self._synced is not None:
             self._synced.result()
@@ -97,7 +98,7 @@ class NodeSnapshots:
         self._plan = self._synced = None
 
     def end(self) -> None:
-        """Save a last snapshot, if the other nodes have everything; errors as `turn`."""
+        """Save a last snapshot, if the other nodes have everything; errors as for `turn`."""
         self.await_sync()
         durable, plan = self._sync_all(), self._member.plan_snapshot()
         if plan is not None and plan.has_log:

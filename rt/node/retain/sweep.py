@@ -40,7 +40,7 @@ class Sweep:
             disk: the disk with the logs.
             inputs: the copies of sessions.
             fold_s: how long an archived file is kept empty before it is removed; 0 keeps it.
-            now_ns: the clock for the manifest's lines.
+            now_ns: returns the time for the manifest's lines, ns since the epoch.
         """
         self.emptied_to = START
         self.is_stopping = False
@@ -66,7 +66,7 @@ class Sweep:
 
         Args:
             merged_to: merged ends by session, as of an instruction.
-            index: that instruction; it does not apply to copies begun after it.
+            index: that instruction; `merged_to` does not apply to copies begun after it.
         """
         for each in self._inputs.every():
             if not each.appender.manifest.order or self.is_stopping:

@@ -1,4 +1,4 @@
-"""NodeSweeper: has the space of a node's archived files freed."""
+"""NodeSweeper: runs the sweep that frees the space of a node's archived files."""
 
 import logging
 import time
@@ -30,15 +30,14 @@ class Saved(NamedTuple):
 class NodeSweeper:
     """NodeSweeper: runs a `Sweep` after each turn of retention and each snapshot.
 
-    A merged file is emptied only once a snapshot covers it: before that, a restart would repeat the
-    instructions that wrote it, and compare the result with the file.
+    A merged file is emptied only once a snapshot covers it. Before that, a restart would repeat the
+    instructions that wrote the file, and compare their result with it.
 
-    Threads:
-        The thread that steps the duties calls `turn` and `saved`, and alone appends to `_saved`;
-        a turn of the chore, in the loop's pool, takes a copy. It replaces `_last`, which that turn
-        reads once. `_sweep` and `_retry_s` belong to those turns, except that any thread may read
-        `_sweep.emptied_to`, and `stop` sets its `is_stopping`. `start` and `stop` are called by
-        the threads that start and stop the node.
+    Threads: The thread that steps the duties calls `turn` and `saved`, and alone appends to
+        `_saved`; a turn of the chore, in the loop's pool, takes a copy. The thread of the duties
+        replaces `_last`, which a turn of the chore reads once. `_sweep` and `_retry_s` belong to
+        those turns, except that any thread may read `_sweep.emptied_to`, and `stop` sets its
+        `is_stopping`. `start` and `stop` are called by the threads that start and stop the node.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -60,7 +59,7 @@ class NodeSweeper:
         return self._saved[-1].instruction if self._saved else 0
 
     def lacks_snapshot(self, active: Position) -> bool:
-        """Whether a new snapshot is needed before files before the active one can be emptied."""
+        """Whether the files before the active one can be emptied only after a new snapshot."""
         return (self._saved[-1].end if self._saved else START) < active
 
     def settled_end(self, settled_index: int) -> Position:
@@ -94,7 +93,7 @@ class NodeSweeper:
         self._ask()
 
     def turn(self, merged: Appender, settled_index: int) -> None:
-        """Have it swept soon.
+        """Have a sweep run soon.
 
         Args:
             merged: the merged log.
@@ -109,7 +108,7 @@ class NodeSweeper:
             self._chore.ask()
 
     def _forget_inputs(self, settled_index: int) -> None:
-        """Drop older snapshots' session ends: the last settled snapshot has later ones."""
+        """Forget the session ends of older snapshots, since the last settled one has later ends."""
         settled = [nth for nth, each in enumerate(self._saved) if each.instruction <= settled_index]
         for nth in settled[:-1]:
             self._saved[nth] = self._saved[nth]._replace(sessions={})

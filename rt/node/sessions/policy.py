@@ -16,12 +16,13 @@ _CLOSE_MIN_S: Final = 0.1  # time for two or three reports to reach the leader
 
 @dataclass(frozen=True, slots=True)
 class SessionPolicy:
-    """SessionPolicy: what happens when nothing pushes a session; each time starts after the last.
+    """SessionPolicy: what happens when nothing pushes a session, and after how long.
 
     Attributes:
-        close_s: until the session is closed. A publisher that returns earlier leaves no trace.
-        take_s: from then, until another publisher may take over its name.
-        expire_s: from then, until it expires and the nodes forget it. 0 is never.
+        close_s: seconds until the session is closed. If its publisher returns earlier, nothing is
+            recorded.
+        take_s: seconds from closing until another publisher may take over its name.
+        expire_s: seconds from closing until it expires and the nodes forget it; 0 for never.
     """
 
     close_s: float = 10.0
@@ -36,7 +37,7 @@ class SessionPolicy:
             raise Misuse(f"close_s is {self.close_s:g}; use at least {_CLOSE_MIN_S:g} seconds")
 
     def text(self) -> str:
-        """Return it as JSON; equal policies give equal texts.
+        """Return the policy as JSON; equal policies give equal texts.
 
         >>> SessionPolicy(expire_s=86400).text()
         '{"close_s":10.0,"take_s":3600.0,"expire_s":86400}'
@@ -48,7 +49,7 @@ def session_policy_of(given: Any, known: SessionPolicy = SessionPolicy()) -> Ses
     """Return the policy `known`, changed by the fields of a JSON object.
 
     Raises:
-        Misuse: it is malformed.
+        Misuse: the object is malformed.
 
     >>> session_policy_of({"expire_s": "7d"}).expire_s
     604800.0

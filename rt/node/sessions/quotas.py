@@ -53,7 +53,7 @@ class SessionQuotas:
             publisher: the publisher's name; "" for all.
 
         Raises:
-            Misuse: it is malformed.
+            Misuse: `given` is malformed.
         """
         _demand_limits(given)
         if not publisher:
@@ -67,10 +67,10 @@ class SessionQuotas:
         return SessionQuotas(self.default, {**others, name: own} if own else others)
 
     def text(self) -> str:
-        """Return it as JSON, "" if there are no quotas; equal quotas give equal texts.
+        """Return the quotas as JSON, "" if there are none; equal quotas give equal texts.
 
         Raises:
-            Misuse: it is too long for a note.
+            Misuse: the text is too long for a note.
 
         >>> SessionQuotas(Quota(sessions=5), {"jfk": {"sessions": None}}).text()
         '{"bytes_s":null,"sessions":5,"publishers":{"jfk":{"sessions":null}}}'
@@ -84,7 +84,7 @@ class SessionQuotas:
         return text
 
     def fields(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the quotas as a JSON object."""
         own = {name: dict(self.publishers[name]) for name in sorted(self.publishers)}
         return {**_limits(self.default), "publishers": own}
 

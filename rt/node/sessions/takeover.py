@@ -20,8 +20,8 @@ class Takeover(NamedTuple):
     Attributes:
         session: the session.
         owner: the new owner; "" to free the name.
-        begins_again: whether another log is to follow, from number 0.
-        by_operator: whether an operator asks, who need not wait.
+        begins_again: whether the session starts over with another log, from number 0.
+        by_operator: whether an operator asks; an operator need not wait.
     """
 
     session: str

@@ -24,7 +24,7 @@ _REPORT_S: Final = 5.0  # reports may be lost; changes are reported at once
 
 
 class Due(NamedTuple):
-    """Due: what must come before a session expires.
+    """Due: what must happen before a session expires.
 
     Attributes:
         settled: the instruction up to which a majority's merged logs must be durable.
@@ -120,7 +120,7 @@ class SessionWatch:
             self._order(self._look() + self._openings() if is_time else self._openings())
 
     def _may_be_merged(self, session: str) -> bool:
-        """Whether the merged log says whose a session is, before its first message."""
+        """Whether the merged log names a session's owner, as it must before its first message."""
         return _is_bound(self._opened.get(session))
 
     @property
@@ -183,7 +183,7 @@ class SessionWatch:
         return [here, *same] if here is not None else same or [Pushed("", log)]
 
     def _may_begin(self, session: str, by: Pushed) -> bool:
-        """Whether the name may be bound to this log."""
+        """Whether a session's name may be bound to this log."""
         known = self._opened.get(session)
         # a report may precede the retirement of its log
         is_late = self._member.executor.ledger.is_retired(session, by.log)
@@ -191,7 +191,7 @@ class SessionWatch:
         return is_free and bool(by.log) and not is_late
 
     def _look(self) -> list[Life]:
-        """Check all sessions: which have returned, are silent, or have been closed for long."""
+        """Check all sessions; return changes for those that returned, fell silent or expired."""
         member, opened = self._member, self._opened
         reports = self._presence.reports(member.holdings.others)
         unbound = (each for report in reports for each in report if not _is_bound(opened.get(each)))
@@ -226,7 +226,7 @@ class SessionWatch:
     def _may_expire(self, session: str, due: Due) -> bool:
         """Whether all that a majority holds is certainly merged, and durable in merged logs.
 
-        Until then, a power cut may leave nothing of what is merged except the copies.
+        Until then, a power cut may leave merged messages nowhere but in the copies.
         """
         merged_to = self._member.executor.ledger.merged_to(session)
         may_hold_more = self._member.holdings.may_reach(session, merged_to, due.reported)
@@ -248,7 +248,7 @@ def _is_bound(known: Ownership | None) -> bool:
 def _admitted(
     reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
 ) -> Pushed | None:
-    """Return who pushes a session and may; lagging nodes may have admitted others too."""
+    """Return the rightful pusher of a session, as lagging nodes may have admitted others too."""
     for report in reports:
         if (by := report.get(session)) is not None and known.admits(*by):
             return by

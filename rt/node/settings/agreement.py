@@ -1,4 +1,4 @@
-"""AgreementSettings: how a node agrees with the others of its cluster."""
+"""AgreementSettings: a node's settings for the consensus of its cluster."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -138,8 +138,8 @@ class NodeSettings:
 
     @property
     def merges_own_copies(self) -> bool:
-        """Whether its copies held all that is merged: it is alone, and began with no other's log.
+        """Whether its copies have held all that is merged: it is alone, and not founded from a log.
 
-        What it was founded from was merged from copies of another cluster.
+        The messages of a founding log were merged from another cluster's copies.
         """
         return self.is_alone and not self.storage.founded_from

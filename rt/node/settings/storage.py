@@ -12,7 +12,7 @@ from rt.position import FILE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """StorageSettings: when a node rolls, removes and scrubs files, saves snapshots, refuses data.
+    """StorageSettings: when a node rolls, removes or scrubs files, saves snapshots, refuses data.
 
     Also the log that the cluster was founded from, if any.
     """

@@ -1,4 +1,4 @@
-"""StreamEntry: a further stream in a node's settings, and the settings of its own."""
+"""StreamEntry: a further stream in a node's settings, with settings of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class StreamEntry:
         """Parse an entry.
 
         Raises:
-            Misuse: it is malformed; the message names the stream and the setting.
+            Misuse: the entry is malformed; the message names the stream and the setting.
 
         >>> StreamEntry.parse("ships=/data2/rt;reserve=20Gi").own
         {'reserve': 21474836480}

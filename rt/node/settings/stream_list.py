@@ -22,7 +22,7 @@ def listed_streams(text: str) -> list[str]:
 
 
 def with_streams(text: str, streams: Sequence[str]) -> str:
-    r"""Return a node's file that lists these further streams, and is otherwise the same.
+    r"""Return the text of a node's file, changed to list these further streams.
 
     Raises:
         Misuse: the file is not TOML with a table [node], or is written in a way that cannot be

@@ -55,7 +55,7 @@ class RtSource(DataSource):
         return "rt"
 
     def schema(self) -> str:
-        """Return the columns of a load that names none."""
+        """Return the schema of a load that does not name its columns."""
         self._fixed_at_load = True
         with one_line_errors():
             return default_schema(self._reading())

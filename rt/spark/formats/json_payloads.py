@@ -14,7 +14,7 @@ _ADVICE: Final = (
 
 
 def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
-    """Return the columns `beside` and the fields of the JSON payloads.
+    """Return a frame of the columns in `beside` and the fields of the JSON payloads.
 
     The frame has position, session and payload; schema and mode are those of `Loading.json`.
 

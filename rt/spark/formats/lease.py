@@ -16,9 +16,9 @@ _NS: Final = 1_000_000_000
 def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
     """Lease the log from `start` on; taking the lease again renews it.
 
-    A node keeps only the last lease of each certificate name. So this lease also covers what
-    another load with that name holds: from the earlier of both positions, until the later of both
-    times.
+    A node keeps only the last lease of each certificate name. So this lease is combined with the
+    one that another load with that name holds: it begins at the earlier of both positions, and ends
+    at the later of both times.
 
     Raises:
         RtError: no node grants it; the message has each node's reason.

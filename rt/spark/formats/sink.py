@@ -83,7 +83,7 @@ _OPTIONS: Final[Table] = {
 
 
 def checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    """Read the options of a write of rows with this schema; `Misuse` if it cannot be published."""
+    """Read the options of a write; `Misuse` if rows of this schema cannot be published."""
     if overwrite:
         raise Misuse("a log is only appended to; use mode('append') or outputMode('append')")
     for field in schema.fields:
@@ -98,7 +98,7 @@ def checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
 
 
 def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
-    """Read the options of a write, for rows that name their streams or not; `Misuse` says why."""
+    """Read the options of a write; `by_row` says that each row names its stream."""
     found = parsed_options("sink", options, _OPTIONS)
     if not found.get("path") or not ("stream" in found or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
@@ -301,7 +301,7 @@ def _by_stream(rows: Any, stream: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Publishing:
-    """Publishes rows in one session with a batch's numbers; skips rows that it already has."""
+    """Publishes a batch's rows in one session, skipping rows that the session already has."""
 
     def __init__(self, options: SinkOptions, batch: int, session: str, group: str = "") -> None:
         base = batch << ROW_BITS
@@ -331,7 +331,7 @@ class _Publishing:
             _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """Wait for the rows; `Misuse` if the session has more of this batch than given."""
+        """Wait for the rows; `Misuse` if the session has more rows of this batch than given."""
         if self._known > 0:
             raise Misuse(
                 f"session {self._publisher.name} holds {self._known} more rows of this batch than "
@@ -349,7 +349,7 @@ def _area(options: SinkOptions, prefix: str) -> StagingArea:
 
 
 def _checked_rows(rows: Any, options: SinkOptions) -> Any:
-    """Check all rows before any of the batch is published; `Misuse` if one cannot be."""
+    """Check all rows before any is published; `Misuse` if one cannot be published."""
     names = rows.schema.names
     if rows.column("payload").null_count:
         raise Misuse("a payload is null; filter such rows out, or give them one")

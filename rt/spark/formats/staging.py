@@ -86,7 +86,7 @@ class StagingArea:
 
     @contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Lock out other drivers while this one publishes; `Misuse` if one does for that long."""
+        """Hold the lock for publishing; `Misuse` if another driver holds it for that long."""
         make_private_directory(self._path)
         words = f"another driver still publishes from {self._path}; end it first"
         fd = take_lock(self._path, words, wait_s=timeout_s)

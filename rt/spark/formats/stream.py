@@ -245,7 +245,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.log.is_there and is_selected(view, self._options.selection)
 
     def _look(self) -> None:
-        """Open the logs that match the load's paths by now."""
+        """Open the logs that match the load's paths now."""
         options, paths = self._options, log_paths(self._options.paths)
         if paths == tuple(self._views):
             return
@@ -311,7 +311,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _too_short(self._path, START)
 
     def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
-        """Return where the first micro-batch began; an older rt's end offset does not say."""
+        """Return where the first micro-batch began; an older version's offset does not say it."""
         if known is not None:
             return known
         if self._options.edges.are_from_earliest:
@@ -353,7 +353,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """Raises an error at the first call: an earlier one would be hidden by Spark's cleanup."""
+    """Raises an error at the first call; an error raised earlier would be hidden by Spark."""
 
     def __init__(self, error: RtError) -> None:
         self._error = error
@@ -367,7 +367,7 @@ class RefusingReader(DataSourceStreamReader):
 
 
 def _demand(view: LogView, place: Position) -> Position:
-    """Return the log's end; raises if it is before the checkpoint's position."""
+    """Return the log's end; `CorruptLog` if it is before the checkpoint's position."""
     there = view.end()
     if place > there:
         raise _too_short(view.path, there)

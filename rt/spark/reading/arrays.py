@@ -78,7 +78,7 @@ class PieceGroup:
 
     @cached_property
     def stream(self) -> Any:
-        """The stream, string; the pieces of a group are of one log."""
+        """The stream, string; all pieces of a group come from one log."""
         log = self.pieces[0].log
         return _repeated(log.stream, self.messages) if log else self.corrupt
 
@@ -94,7 +94,7 @@ class PieceGroup:
 
     @property
     def corrupt(self) -> Any:
-        """What is wrong with damaged frames, string: nothing with these."""
+        """The column for what is wrong with damaged frames, string; null, as these are whole."""
         return _nulls(pa.string(), self.messages)
 
     @cached_property
@@ -129,7 +129,7 @@ class PieceGroup:
         return pa.concat_arrays(list(map(_headers, self.pieces)))
 
     def mask(self, keys: Keys) -> Any:
-        """Which messages have a wanted key."""
+        """A mask of the messages that have a wanted key."""
         wanted = pc.is_in(self.key, value_set=pa.array(keys.exact, pa.binary()))
         for prefix in keys.prefixes:
             begins = pc.starts_with(self.key, prefix)
@@ -251,10 +251,10 @@ def _headers(piece: Piece) -> Any:
 
 
 def _header_column(piece: Piece) -> tuple[int, int]:
-    """Return the same for the headers."""
+    """Return where the header offsets begin in the columns, and the headers' total length."""
     return headers_begin(piece.header), len(piece.body.headers)
 
 
 def _key_column(piece: Piece) -> tuple[int, int]:
-    """Return the same for the keys."""
+    """Return where the key offsets begin in the columns, and the keys' total length."""
     return 12 * piece.header.messages + 4, len(piece.body.keys)

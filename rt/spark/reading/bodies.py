@@ -46,15 +46,15 @@ NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # used if only header
 class Block:
     """Memory for the payloads that are decoded together.
 
-    They are read directly to where the record batch needs them, so that joining them copies
-    nothing. Once batches were made from a block, its memory belongs to them.
+    Payloads are read directly into this memory, from which record batches are made without a copy.
+    Then the memory belongs to the batches.
     """
 
     def __init__(self, size: int, *, keeps: bool = True) -> None:
-        """Hold `size` bytes, and the frame that begins before they are full.
+        """Have room for `size` bytes, and for the rest of a frame that begins before they are full.
 
-        If it does not keep payloads, because they are only checked, each frame overwrites the one
-        before, and the memory stays in the processor's cache.
+        With `keeps` false, payloads are only checked: each frame overwrites the one before, and the
+        memory stays in the processor's cache.
         """
         self._size = size + _LAST_BYTES
         self._keeps = keeps
@@ -62,11 +62,11 @@ class Block:
         self.used = 0
 
     def renew(self) -> None:
-        """Take new memory; the old one belongs to the batches that were made from it."""
+        """Use new memory; the old memory belongs to the batches that were made from it."""
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return room for this many bytes after those in use; `take` keeps it."""
+        """Return room for this many bytes after those in use; `take` marks it as used."""
         if self.used + length > len(self.memory):
             made: Any = np.empty(max(length, self._size), "u1")  # the memory is not touched yet
             self.memory = memoryview(made)
@@ -74,7 +74,7 @@ class Block:
         return self.memory[self.used : self.used + length]
 
     def take(self, length: int) -> int:
-        """Keep this many bytes of the room that was returned last; return where they begin."""
+        """Mark this many bytes of the last returned room as used; return where they begin."""
         begin = self.used
         self.used += length * self._keeps
         return begin

@@ -73,7 +73,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages are read; None selects all."""
+    """Which messages a load reads; a field that is None selects all."""
 
     streams: tuple[str, ...] | None = None  # names or globs
     sessions: tuple[str, ...] | None = None  # names or globs
@@ -94,7 +94,7 @@ def _matches(name: str, globs: tuple[str, ...] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch reads; None for no limit."""
+    """How much a micro-batch reads at most; None for no limit."""
 
     records: int | None = None  # how many messages at most, of the selected sessions
     bytes: int | None = None  # how many bytes of the log on disk at most
@@ -188,7 +188,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[str, Any]:
-    """Return the values of the options that were given, in any case, by their names in the table.
+    """Return the given options' values by their names in the table; upper and lower case are equal.
 
     Raises:
         Misuse: an option is unknown or wrong, or is given under two names.

@@ -60,14 +60,14 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Return about how many bytes it takes in a record batch."""
+        """Return about how many bytes the piece takes in a record batch."""
         if not self.body.block:
             return len(self) * _HEADER_ROW_BYTES
         return self.header.raw_length
 
 
 class Damage(NamedTuple):
-    """Bytes that are not the frames that were written, from `position` up to `end`."""
+    """Damaged bytes, from `position` up to `end`."""
 
     position: Position
     end: Position

@@ -180,7 +180,7 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
     Raises:
         Misuse: there is no log, two hold the same messages, or the start is after the end.
         GapError: part of it was archived.
-        CorruptLog: something that had to be read for this is damaged.
+        CorruptLog: a part that had to be read for this is damaged.
     """
     with ExitStack() as stack:
         views = []
@@ -223,7 +223,7 @@ def check_no_copies(views: Sequence[LogView]) -> None:
 
 
 def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None:
-    """Raise `Misuse` if there are several logs and a store of copies, which can be of one only."""
+    """Raise `Misuse` if there are several logs and a store of copies, which can serve only one."""
     if options.copies and len(views) > 1:
         raise Misuse(f"{options.copies} holds copies of one log, and the load names {len(views)}")
 
@@ -245,7 +245,7 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
     """Refuse a load from `earliest` if files were archived, perhaps after it began.
 
     Raises:
-        Misuse: files were archived, and nothing says whether the load was made before that.
+        Misuse: files were archived, and it is unknown whether the load was made before that.
     """
     for snapshot in snapshots if options.edges.are_from_earliest else ():
         place = snapshot.place
@@ -331,7 +331,7 @@ def parsed_edge(
     """Parse a start or end given in Python: a position or a word, and a time in ns.
 
     Raises:
-        Misuse: it is none of these, or counts messages of several logs.
+        Misuse: it has none of these forms, or counts messages of several logs.
     """
     place = parse_start(given) if isinstance(given, str) else given
     if not isinstance(place, AtSequence):
@@ -348,7 +348,7 @@ def parsed_edge(
 
 
 def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContextManager[LogView]:
-    """Open the log of a load; `Misuse` if there are several, so that a place is ambiguous."""
+    """Open the log of a load; `Misuse` if there are several, as `start` would be ambiguous."""
     paths = log_paths(paths)
     if len(paths) > 1:
         words = f"{start} counts in one log, and the load names {len(paths)}"

@@ -44,7 +44,7 @@ _FROM_COLUMNS: Final = _FROM_HEADERS | {"time", "time_ns", "payload_size"}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Everything that a worker needs besides the parts; it is pickled to get there."""
+    """Everything that a worker needs besides the parts; it is pickled and sent to the worker."""
 
     logs: tuple[LogPlace, ...]  # the logs that parts name by their index
     options: ReadOptions  # how to read them
@@ -64,7 +64,7 @@ class Task:
         return self.batches(parts)
 
     def batches(self, parts: tuple[Part, ...]) -> Iterator[Any]:
-        """Read the parts in any process, not only in a worker; otherwise as `read`."""
+        """Read the parts in any process, not only in a worker; otherwise like `read`."""
         _keep_freed_memory()
         for number, of_log in groupby(parts, lambda part: part.log):
             yield from self._read_log(self.logs[number], tuple(of_log))
@@ -116,7 +116,7 @@ class Task:
 
     @property
     def _needs_bodies(self) -> bool:
-        """Whether to read bodies: not if headers suffice and damage elsewhere changes no row."""
+        """Whether to read bodies: not if headers suffice and damage in a body changes no row."""
         if not self._are_enough(_FROM_HEADERS) or self.options.check_bodies == "true":
             return True
         return self.options.check_bodies == AUTO and self.options.mode != FAILFAST
@@ -134,7 +134,7 @@ class Task:
         return [name.lower() for name in self.schema.names]
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
-        """Whether the file was archived during reading; what was read of it so far is valid."""
+        """Whether the file was archived while it was read; if not, FAILFAST raises `CorruptLog`."""
         log.refresh()
         if log.is_gone(part.file):
             self._check_loss(log, part, found.position, found.reason)

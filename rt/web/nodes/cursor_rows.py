@@ -24,9 +24,9 @@ class CursorRow:
         holder: the reader that uses it now; "" if none does.
         position: everything before it is acknowledged.
         stored_ns: when it was last acknowledged, taken or moved, ns since the epoch.
-        pin_bytes: how much of what is not acknowledged is kept from retention.
+        pin_bytes: how many unacknowledged bytes at most are kept from retention.
         lag_bytes: merged bytes that are not acknowledged; None if the log cannot be read.
-        lag_messages: the same in messages.
+        lag_messages: merged messages that are not acknowledged.
         lag_s: time between the merging of the first and of the last of these messages.
     """
 

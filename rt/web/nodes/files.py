@@ -1,4 +1,4 @@
-"""MergedFiles: the files of a merged log, and which of them the archiver would take next."""
+"""MergedFiles: the files of a merged log, and which of them would be archived next."""
 
 import os
 import time

@@ -33,7 +33,7 @@ def overview(
         sample: the sample of this node.
         settings: the settings of this node.
         answers: latest status answers of the other nodes, by name.
-        warning: about this node's certificate; "" if there is none.
+        warning: the warning about this node's certificate; "" if there is none.
     """
     nodes = _nodes(sample, settings, answers, warning)
     level, words = _verdict(sample, nodes)
@@ -89,10 +89,10 @@ def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
 
 
 def trouble(session: SessionView) -> tuple[float, int, int, str]:
-    """Return the key that sessions are sorted by.
+    """Return the sort key of a session: how urgently it needs attention.
 
-    Of a rate only the order of magnitude counts: rows that change places each second are hard to
-    read.
+    Rates are compared by order of magnitude only, since rows that change places each second are
+    hard to read.
     """
     waiting_s = session.waiting_s if session.waiting_s > _WAITS_S else 0.0
     magnitude = len(str(round(session.bytes_per_s))) if session.bytes_per_s >= 1 else 0
@@ -221,7 +221,7 @@ def _clients(
 
 
 def _away(sample: NodeSample, node: str, here: Collection[str]) -> list[Fields]:
-    """Return the pullers that have left this node and pull from none, newest first."""
+    """Return pullers that have left this node and pull from no other, newest first."""
     return [
         _client(each, node, sample.view.end)
         | {"is_away": True, "since_ns": each.ended_ns, "waiting_s": 0.0}

@@ -32,9 +32,10 @@ _KEPT_S: Final = 24 * 3600.0
 
 
 class NodeSite(Site):
-    """A node.
+    """The site of a node.
 
-    Threads: any thread may call any method; the parts have locks of their own. `node` is set once.
+    Threads: any thread may call any method; the objects it uses have locks of their own. `node` is
+    set once.
     """
 
     def __init__(self, node: Node, events: RecentEvents) -> None:

@@ -21,22 +21,22 @@ Answer = dict[str, Any]
 class PeerPoller:
     """Asks the other nodes for their status every two seconds while someone views the page.
 
-    Threads: the loop's own, except that any thread may call `watch`, which sets `_wanted_s`, and
-        read `answers`, which is replaced as a whole. Each node is asked by its own thread, for 12 s
-        at most, which nothing waits for.
+    Threads: only the loop uses it, except that any thread may call `watch`, which sets `_wanted_s`,
+    and read `answers`, which is replaced as a whole. Each node is asked by its own thread, for 12 s
+    at most; nothing waits for that thread.
     """
 
     def __init__(
         self, addresses: Callable[[], Mapping[str, Address]], contexts: Contexts,
         number: Callable[[], int], loop: EventLoop,
     ) -> None:  # fmt: skip
-        """Ask nothing before `watch`.
+        """Prepare; nothing is asked before `watch`.
 
         Args:
             addresses: returns the addresses of the other nodes, by name.
             contexts: TLS contexts with this node's certificate.
             number: returns how many messages are merged here.
-            loop: has the nodes asked.
+            loop: the event loop that has the nodes asked.
         """
         self.answers: Mapping[str, Answer] = {}
         self._addresses = addresses
@@ -60,7 +60,7 @@ class PeerPoller:
         return now_s - self._wanted_s <= _WANTED_S
 
     def _turn(self) -> float | None:
-        """Ask all nodes that owe no answer, if that is due; return when to look again."""
+        """Ask all nodes that owe no answer, if due; return the time of the next check."""
         now_s = time.monotonic()
         if not self._is_wanted(now_s):
             self.answers = {}  # outdated answers must not be shown as current
@@ -79,7 +79,8 @@ class PeerPoller:
     def _ask(self, address: Address, answer: Answer) -> None:
         """Fill in an answer, with the number of messages merged here before and after it arrived.
 
-        Compared with this node's current number, every other node would seem to lag.
+        If an answer were compared with this node's number at a later time, every other node would
+        seem to lag.
         """
         before = self._number()
         answer |= {**ask_status(address, self._contexts), BEFORE: before, AFTER: self._number()}

@@ -1,4 +1,4 @@
-"""ShownProgram: what the HTTP pages of a pusher and a puller have in common."""
+"""ShownProgram: the parts that the HTTP pages of a pusher and a puller share."""
 
 import platform
 import time
@@ -51,7 +51,7 @@ class ShownProgram:
 
 
 def build_info(kind: str) -> Metric:
-    """Return the metric whose labels say what runs here."""
+    """Return the metric whose labels name the program and its version."""
     version = (__version__, platform.python_version(), kind, "", "")
     labels = ("version", "python", "kind", "cluster", "node")
     return gauge("rt_build_info", "Always 1; the labels say what runs here.", {version: 1}, labels)
@@ -61,7 +61,7 @@ class ProgramSite(Site):
     """The site of a program that has one stream: a pusher, a puller or an export."""
 
     def __init__(self, kind: str, stream: Callable[[], str]) -> None:
-        """Show a program of this kind, and the stream that this returns."""
+        """Show a program of this kind; `stream` returns the name of its stream."""
         self._kind = kind
         self._stream = stream
 

@@ -15,7 +15,7 @@ class PullWatch(SiteWatch):
     """
 
     def __init__(self, client: PullClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
-        """Prepare to watch a puller; the other arguments are those of `SiteWatch`."""
+        """Prepare to watch a puller; the other arguments are as for `SiteWatch`."""
         super().__init__(pause_s, stalled_s)
         self._client = client
 

@@ -24,7 +24,7 @@ class PushSite(ProgramSite):
     """A pusher; any thread may call any method."""
 
     def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
-        """Show a client, from what `watch` sees of it."""
+        """Show a client, as observed by `watch`."""
         super().__init__(program.kind, lambda: program.stream)
         self._client = client
         self._program = program

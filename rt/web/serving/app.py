@@ -95,7 +95,7 @@ class Page:
     def _charged(
         self, answer: Callable[[Request], Response]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap a handler: charge its cost to the client's network, which may have to wait."""
+        """Wrap a handler to charge its cost to the client's network, which may delay it."""
 
         def timed(request: Request) -> tuple[Response, float]:
             began_s = time.thread_time()
@@ -125,7 +125,7 @@ class Page:
         return Response(body, headers=PAGE_HEADERS, media_type="application/json")
 
     def _history(self, request: Request) -> Response:
-        """Return the history as an array in the requested form; a header says as of when it is."""
+        """Return the history as an array in the requested form; a header gives the time of it."""
         shared = self._share("/log-history", self._files_known, request)
         at, _, body = bytes(shared.body).partition(b"\n")
         headers = {**PAGE_HEADERS, "RT-As-Of": at.decode()}

@@ -1,4 +1,4 @@
-"""Assets: the files of a page, which anyone may load; what it shows, it asks for."""
+"""Assets: a page's static files, which anyone may load; the page requests its data separately."""
 
 from importlib import resources
 from typing import Final

@@ -1,4 +1,4 @@
-"""WebBudget: limits the processor time that one network's requests may take of the HTTP port."""
+"""WebBudget: limits the processor time that the requests of one network may cost."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,9 @@ _NETWORKS_MAX: Final = 1024  # further networks share one budget
 
 
 class WebBudget:
-    """Charges networks for answers, since HTTP clients need not have a name.
+    """Charges whole networks for answers, since HTTP clients may be anonymous.
 
-    Threads: the event loop's alone.
+    Threads: only the event loop uses it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

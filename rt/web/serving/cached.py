@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Cached(Generic[Value]):
-    """Keeps what was read last, for as long as it may be shown.
+    """Keeps the value that was read last, for as long as it may be shown.
 
     Threads: any thread may call `get`. `_lock` guards the other fields, and is held during a read,
         so that two simultaneous requests read once.
@@ -26,7 +26,7 @@ class Cached(Generic[Value]):
         self._lock = threading.Lock()
 
     def get(self, read: Callable[[], Value]) -> Value:
-        """Return the value; if reading fails, the last one: what else uses it reports the fault."""
+        """Return the value; if reading fails, the last one, as other users report the fault."""
         with self._lock:
             if time.monotonic() - self._looked_s >= self._every_s:
                 self._looked_s = time.monotonic()

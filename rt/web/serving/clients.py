@@ -19,12 +19,13 @@ _log: Final = logging.getLogger("rt.web")
 
 
 class WebClients:
-    """Refuses clients whose certificate is revoked, and disconnects them when it becomes so.
+    """Refuses clients whose certificate is revoked, and disconnects them when it is revoked later.
 
     As on the cluster's port, `crl.pem` beside the authorities lists revoked certificates.
     Certificates signed by an intermediate authority are verified only by the handshake.
 
-    Threads: the event loop's, after `__init__`; `_trust` and `_lines` have locks of their own.
+    Threads: only the event loop uses it after `__init__`; `_trust` and `_lines` have locks of their
+    own.
     """
 
     def __init__(self, ca: str) -> None:

@@ -1,7 +1,7 @@
 """HttpProtocol: HTTP/1.1 with a deadline for each request, which uvicorn leaves to a proxy.
 
-Without one, sixty-four requests that never end would take every connection, and a health probe that
-finds none free would restart a healthy node.
+Without a deadline, sixty-four requests that never end would occupy all connections, and a health
+probe that finds none free would have a healthy node restarted.
 """
 
 import asyncio

@@ -25,10 +25,10 @@ class _Kept:
 class RecentEvents(logging.Handler):
     """Keeps lines logged at INFO and above; consecutive lines of one kind are kept as one.
 
-    Ordinary lines push out no warning, and the lines of statistics are left to the log: the page
-    has the figures.
+    Warnings are kept apart, so that ordinary lines do not push them out. Lines of statistics are
+    not kept, since the page shows the figures.
 
-    Threads: `emit` is called by any thread, under the handler's own lock, and `latest` takes it.
+    Threads: any thread calls `emit`, under the handler's own lock, which `latest` takes too.
     """
 
     def __init__(self) -> None:

@@ -58,8 +58,8 @@ class HttpServer:
 
         Args:
             settings: the address and the certificate.
-            app: what answers.
-            protocol: of its connections; HTTP with deadlines unless given.
+            app: the ASGI application that answers requests.
+            protocol: the protocol class of its connections; HTTP with deadlines by default.
             places: how many connections there may be.
             request_s: how long a handshake, and a request, may take to arrive; 5 s by default.
 

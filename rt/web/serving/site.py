@@ -17,7 +17,7 @@ class SiteHealth:
 
     Attributes:
         stuck: why a restart would help; "" if it would not.
-        unready: reasons why it does not do its job now, each a word or phrase.
+        unready: the reasons why it does not do its job now, each a word or phrase.
         age_s: age of the data that this is based on.
     """
 

@@ -50,7 +50,7 @@ class TlsUpgrade(asyncio.Protocol):
     uvicorn counts connections only after their handshake, and allows a minute for it. Here each
     takes a slot from the start, and has five seconds for its handshake.
 
-    Threads: the event loop's alone.
+    Threads: only the event loop uses it.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class TlsUpgrade(asyncio.Protocol):
         """Prepare for one connection.
 
         Args:
-            http: takes over when HTTP begins.
-            places: shared by all connections of the port.
-            context: with the server's certificate; None for plain HTTP.
+            http: the protocol that takes over when HTTP begins.
+            places: the slots, shared by all connections of the port.
+            context: the TLS context with the server's certificate; None for plain HTTP.
             clients: checks client certificates; None to request none.
         """
         self._http = http
