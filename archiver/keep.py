@@ -53,9 +53,9 @@ def parse_keep(text: str) -> Keep:
     """Parse a subscriber's choice: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
 
     >>> parse_keep("14d").policy
-    Policy(time=20160, limit=None, disk=100)
+    Policy(time=20160, limit=None, disk=100, messages=None)
     >>> parse_keep("1Gi").policy
-    Policy(time=0, limit=1073741824, disk=100)
+    Policy(time=0, limit=1073741824, disk=100, messages=None)
     """
     if text == FOLLOW:
         return Keep()

@@ -228,7 +228,7 @@ def age_text(age_s: float) -> str:
     """Return a duration for people.
 
     >>> age_text(0.42), age_text(59), age_text(3700), age_text(200000)
-    ('0.4 s', '59 s', '62 min', '2 days')
+    ('0.4 s', '59 s', '62 min', '56 h')
     """
     if age_s < 100:
         return f"{age_s:.1f} s" if age_s < 10 else f"{age_s:.0f} s"
