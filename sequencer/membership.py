@@ -139,9 +139,9 @@ class Membership:
 
     @property
     def _is_open(self) -> bool:
-        """Whether too few known voters are heard to elect a leader.
+        """Whether fewer known voters are heard from than could elect a leader.
 
-        Several nodes that were away while the others were replaced hear only each other.
+        Several nodes that were away while the others were replaced hear only from each other.
         """
         since = self.greeting.ticks - CUT_OFF_TICKS
         if since < 0 or self._engine.leader:
@@ -169,7 +169,7 @@ class Membership:
 
         Raises:
             UnheardError: the sender is not a member, and this node has a better source.
-            PeerError: it is malformed.
+            PeerError: the announcement is malformed.
         """
         try:
             place = _PLACE.unpack_from(body)

@@ -33,7 +33,7 @@ class ScrubState:
         files: how many files were read since the start.
         corrupt: how many of them were damaged.
         repaired: how many of these were repaired.
-        unrepaired: by path, why a damaged file is not repaired yet.
+        unrepaired: why each damaged file is not repaired yet, by path.
     """
 
     finished_ns: int = 0

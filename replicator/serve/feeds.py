@@ -109,7 +109,7 @@ class LogFeeds:
         self._feeds.pop(feed, None)
 
     def demand_open(self, *, relays: bool) -> None:
-        """Raise `Refused` if this kind of peer, a node (`relays`) or another, is served no more."""
+        """Raise `Refused` if peers of this kind, nodes (`relays`) or others, are served no more."""
         if self.refusal is not None:
             raise self.refusal
         if self.moved is not None and not relays:

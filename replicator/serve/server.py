@@ -377,7 +377,7 @@ class Server:
         served: ServedStream,
         client: ServedClient,
     ) -> LoopedConnection:
-        """Return what an event loop needs to take over a connection."""
+        """Return the connection in the form that an event loop takes over."""
         fills = feeds = None
         if client.kind == PUSHES:
             fills = self._sink_of(connection, link, peer, served)

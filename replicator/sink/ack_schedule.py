@@ -79,7 +79,7 @@ class AckSchedule:
         later_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Schedule nothing yet.
+        """Prepare; nothing is scheduled yet.
 
         Args:
             wake: the wake that the connection waits for.

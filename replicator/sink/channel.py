@@ -96,9 +96,9 @@ class SinkChannel:
             False if nothing was done because it would wait for the disk.
 
         Raises:
-            Refused: they are damaged, differ from the bytes here, or leave a gap; or the messages
-                of one cannot be decoded, which ends the log here.
-            OSError: they could not be written.
+            Refused: the frames are damaged, differ from the bytes here, or leave a gap; or the
+                messages of a frame cannot be decoded, which ends the log here.
+            OSError: the frames could not be written.
         """
         payload, appender, columns = message.payload, self._appender, self._columns
         if message.position != appender.end or not appender.is_open or appender.is_closed:

@@ -150,10 +150,10 @@ class SourceChannel:
                 raise CorruptLog(log.file_path(since), walk.position, str(error)) from None
 
     def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
-        """Send what comes next, about 1 MiB at most; False if there is nothing for now.
+        """Send the next bytes or notices, about 1 MiB at most; False if there is nothing for now.
 
         Raises:
-            Refused: the log is not what it was.
+            Refused: the log was replaced, or no longer has bytes that were sent.
             CorruptLog: it is damaged.
             OSError: it cannot be read.
         """

@@ -29,7 +29,7 @@ class CursorFile:
         """Return the file that starts at `start`; None if there is none.
 
         Raises:
-            CorruptLog: it is known to be damaged.
+            CorruptLog: the file is known to be damaged.
         """
         damaged = self._log.damaged
         damaged.demand_whole(start)

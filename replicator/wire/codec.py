@@ -116,7 +116,7 @@ def check_large(data: memoryview, length: int) -> bool:
     Returns False while it is incomplete.
 
     Raises:
-        PeerError: it carries something else.
+        PeerError: the message carries something else.
     """
     if len(data) < DATA_HEAD_BYTES + HEADER_BYTES:
         return False

@@ -24,7 +24,7 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
 
     Raises:
         Refused: the node does not serve us, speaks another version or serves another stream.
-        PeerError: it does not speak the protocol.
+        PeerError: the node does not speak the protocol.
     """
     link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
     answer = link.expect(Hello)

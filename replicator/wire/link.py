@@ -92,7 +92,7 @@ class Link:
         """Take over a connection after its handshake.
 
         Args:
-            sock: from `rt.net.tls.connect` or `accept`.
+            sock: a socket from `rt.net.tls.connect` or `accept`.
             name: the peer's name, for error messages.
             large: the budget for large messages; unlimited if not given.
             patience: its deadlines; `PATIENCE` if not given.

@@ -268,7 +268,7 @@ class Client:
             timeout_s: how long to wait for the copy to begin, the first time.
 
         Raises:
-            RtError: as `subscriber`.
+            RtError: as for `subscriber`.
         """
         checked_count(keys_max, "keys_max", 1)
         checkpoint_s = checked_seconds(checkpoint_s, "checkpoint_s")

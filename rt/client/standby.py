@@ -82,7 +82,7 @@ class StandbyRecord:
 
 
 def read_record(root: str, stream: str) -> StandbyRecord:
-    """Return what a standby wrote last.
+    """Return the record that a standby has written last.
 
     Raises:
         Misuse: there is no record, or it cannot be read.

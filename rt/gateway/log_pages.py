@@ -57,7 +57,7 @@ class LogPages:
 
         Args:
             reader: makes readers of the copy; takes the arguments of `rt.Subscriber`.
-            follower: says when the copy has grown.
+            follower: tells when the copy has grown.
         """
         self._reader, self._follower = reader, follower
 

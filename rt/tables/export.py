@@ -248,7 +248,7 @@ class Export:
 
         Raises:
             ArchivedBeforeExport: the messages were archived, and gaps are not allowed.
-            CorruptLog: they are damaged.
+            CorruptLog: the messages are damaged.
             OSError: the disk or the catalog failed; see the class.
         """
         begin, end = self.position, self.end()

@@ -43,7 +43,7 @@ class TableFollower:
     """
 
     def __init__(self, path: str, opener: Opener, settings: ExportSettings, every_s: float) -> None:
-        """Prepare to commit every so often; opens nothing yet, and the log need not exist."""
+        """Prepare to commit every `every_s` seconds; the log need not exist yet."""
         self.status = FollowStatus()
         self._path = path
         self._opener = opener
@@ -56,11 +56,11 @@ class TableFollower:
         self._added = (0, 0)  # messages and dead letters added by earlier exports
 
     def turn(self) -> float:
-        """Add what is due in one commit; return how long to wait before the next turn.
+        """Add due messages in one commit; return how long to wait before the next turn.
 
         Raises:
             GapError: messages were archived before they were added.
-            CorruptLog: they are damaged.
+            CorruptLog: the messages are damaged.
             Misuse: the table belongs to another log, or another process adds to it.
         """
         try:

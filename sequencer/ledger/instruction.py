@@ -146,7 +146,7 @@ class Note:
     expected: bytes = b""  # `note_digest` of the text to be replaced; b"" replaces any
 
     def __post_init__(self) -> None:
-        """Refuse a note that could not be proposed, while the caller can still hear of it."""
+        """Refuse a note that could not be proposed, so that the caller gets the error."""
         try:
             name, text = self.name.encode(), self.text.encode()
         except UnicodeEncodeError as error:
@@ -209,7 +209,7 @@ def demand_readable(instruction: Instruction) -> bytes:
     """Return the encoded command, after checking that every node can read it.
 
     Raises:
-        Misuse: it is too large, or a number in it is out of range.
+        Misuse: the command is too large, or a number in it is out of range.
     """
     try:
         command = encode_instruction(instruction)

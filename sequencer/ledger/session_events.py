@@ -73,7 +73,7 @@ def write_event(merged: Range, data: bytes, appender: Appender, position: Positi
 
     Raises:
         CorruptLog: something else is there.
-        OSError: it cannot be written; repeat this when it can.
+        OSError: the event cannot be written; repeat this when it can.
     """
     head = merged.frame(position)
     expected = b"".join(head.parts) + data

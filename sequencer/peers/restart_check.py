@@ -165,7 +165,7 @@ class RestartCheck:
         """Handle a member's greeting; return whether it should be answered at once.
 
         Raises:
-            PeerError: it is malformed; nothing was recorded.
+            PeerError: the greeting is malformed; nothing was recorded.
         """
         hello = decode_restart(data)
         own, before = self.claim.chain.nonce, self._heard.get(sender)

@@ -72,7 +72,7 @@ class Presence:
             Whether this completes a report that differs from the one before.
 
         Raises:
-            PeerError: it is malformed; nothing was recorded.
+            PeerError: the part is malformed; nothing was recorded.
         """
         part, before = decode_part(data), self._parts.pop(sender, None)
         if not part.is_first:

@@ -166,7 +166,7 @@ def _read(config: str) -> tuple[str, NodeSettings]:
 
 
 def _settings_of(config: str, text: str) -> NodeSettings:
-    """Return the settings that a file with this text would give; errors as of `load`."""
+    """Return the settings that a file with this text would give; errors as for `load`."""
     listed = listed_streams(text)
     return load(NodeSettings, config, "node", {}, {"streams": listed})
 

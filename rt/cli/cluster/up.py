@@ -127,7 +127,7 @@ class LocalCluster:
         self, children: Children, root: str, stream: str, places: list[cluster_files.Place],
         pages: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """Start all nodes; arguments and errors as of `start_nodes`."""
+        """Start all nodes; arguments and errors as for `start_nodes`."""
         self._children = children
         self._root, self._stream = root, stream
         self._places = {place.name: place for place in places}

@@ -47,7 +47,7 @@ class RepairSettings:
     )
 
     def connection(self) -> ConnectionSettings:
-        """Return them as a client's settings; raises `Misuse` if one is not valid."""
+        """Return these settings as a client's; `Misuse` if one is not valid."""
         return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
 
 

@@ -44,7 +44,7 @@ class Kind:
         return f"{self.noun}s"
 
     def ask(self, settings: ConnectionSettings, **which: str) -> list[Row]:
-        """Return what the nodes keep, as rows."""
+        """Return the groups or cursors that the nodes keep, as rows."""
         answer = look(settings, {"do": self.field, **which})
         with reading_answers():
             return [dict(row) for row in answer[self.field]]

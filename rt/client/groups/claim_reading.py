@@ -151,7 +151,7 @@ class ClaimReading:
         self.has_matched = False  # whether any of its messages was wanted
 
     def steps(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Step]:
-        """Deliver the messages of a claim, and note at the end that nothing follows.
+        """Deliver the messages of a claim, and record at the end that nothing follows.
 
         Raises:
             GapError: as for `rt.client.groups.group_subscriber.GroupSubscriber.messages`.

@@ -127,7 +127,7 @@ class GroupSubscriber:
         """Iterate over messages; ends when stopped, when none came for a while, or at the end.
 
         Args:
-            timeout_s: as `rt.Subscriber.messages`.
+            timeout_s: as for `rt.Subscriber.messages`.
             max: end after so many messages; None for any number.
 
         Raises:

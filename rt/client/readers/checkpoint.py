@@ -95,7 +95,7 @@ class Checkpoint:
         """Store values durably, in place of the older ones, unless another program stores them.
 
         Raises:
-            OSError: they cannot be written; the last ones are still whole.
+            OSError: the values cannot be written; the last stored ones stay whole.
         """
         if not self._is_ours():
             return

@@ -230,7 +230,7 @@ class LocalCursor:
         return replace(known, share=share)
 
     def open_at(self, position: Position, log_id: str) -> None:
-        """Begin an epoch at this position, durably.
+        """Begin a new epoch of the cursor at this position, durably.
 
         Raises:
             Misuse: the cursor belongs to another log: the stream was deleted and made again.

@@ -60,13 +60,13 @@ class HeldCursor:
         return request
 
     def take(self, request: dict[str, Any]) -> None:
-        """Note that a request was carried out."""
+        """Record that a request was carried out."""
         self._is_unsure = False
         if "position" in request:
             self.sent = max(self.sent, Position.parse(request["position"]))
 
     def must_ask_again(self, request: dict[str, Any], error: Exception) -> bool:
-        """Note that a request was refused, or not answered.
+        """Record that a request was refused, or not answered.
 
         Returns:
             Whether to repeat it at once, requiring the latest state.

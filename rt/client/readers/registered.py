@@ -201,7 +201,7 @@ class RegisteredReader:
         self._due_s = time.monotonic() + self._pause_s
 
     def _give_up(self, error: RtError) -> None:
-        """Send no more: the cursor is lost, or will be."""
+        """Stop sending, because the cursor is lost or will be."""
         _log.warning("%s", error)
         self._error = error
         self._timer.stop(0)

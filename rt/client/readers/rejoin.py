@@ -67,7 +67,7 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
 
     Raises:
         Misuse: the copy is in use, belongs to another log, or differs before the cut.
-        CorruptLog: it is damaged.
+        CorruptLog: the copy is damaged.
         OSError: the disk failed; the copy is either unchanged or completely cut.
     """
     top = stream_directory(root, stream)
@@ -130,7 +130,7 @@ def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIden
     """Return the identity of a copy that can be cut, or was cut before.
 
     Raises:
-        Misuse: it is of another log, or differs before the cut.
+        Misuse: the copy belongs to another log, or differs before the cut.
     """
     identity = log.manifest.identity
     if identity is None or not identity.merged:

@@ -22,7 +22,7 @@ def read_log_identity(directory: str) -> LogIdentity | None:
 
     Raises:
         ManifestError: the manifest's first line is damaged.
-        OSError: it cannot be read.
+        OSError: the manifest cannot be read.
     """
     try:
         file = OsDisk().open_read(os.path.join(directory, FILE_NAME))

@@ -85,7 +85,7 @@ class PooledDisk(OsDisk):
         """Reopen a file that gave up its descriptor; the caller holds the lock.
 
         Raises:
-            OSError: it was closed, cannot be reopened, or another file has its name.
+            OSError: the file was closed, cannot be reopened, or another file has its name.
         """
         if file.is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)

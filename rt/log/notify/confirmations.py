@@ -103,7 +103,7 @@ class ConfirmationsFile:
         return os.path.exists(self._path)
 
     def read(self) -> Confirmations:
-        """Return what was last written; all zeros if there is no intact file."""
+        """Return the last written confirmations; all zeros if there is no intact file."""
         try:
             return decode_confirmations(read_small(self._path, 64)) or Confirmations()
         except FileNotFoundError:

@@ -27,7 +27,7 @@ class ShippingNote:
         self._draft = os.path.join(directory, DRAFT_NAME)
 
     def read(self) -> str:
-        """Return what keeps the session from being shipped; "" if no running pusher says so."""
+        """Return why the session is not shipped; "" if no running pusher has recorded a reason."""
         return self._read()[0]
 
     def refusal(self) -> Refused | None:

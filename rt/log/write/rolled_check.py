@@ -51,7 +51,7 @@ class RolledCheck:
         """Check the next frames, at least one; return whether the whole file has been checked.
 
         Raises:
-            CorruptLog: it is not the file that its line describes; the file was closed.
+            CorruptLog: the file is not the one that its line describes; it was closed.
             OSError: the disk failed in another way; the file was closed.
         """
         last = self.position.offset + max(1, bytes_max)

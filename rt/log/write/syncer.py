@@ -133,7 +133,7 @@ class Syncer:
         self.rolled()  # archives what an earlier writer has left to archive
 
     def written(self) -> None:
-        """Note that more was appended; `Fsync.ALWAYS` syncs it at once."""
+        """Record that more was appended; with `Fsync.ALWAYS`, have it synced at once."""
         policy = self._settings.fsync
         if policy is Fsync.ALWAYS:
             self._threads.ask(self)
@@ -142,7 +142,7 @@ class Syncer:
             self._threads.ask(self, self._settings.fsync_interval_s)
 
     def rolled(self) -> None:
-        """Note that a file was rolled, which can be archived later."""
+        """Record that a file was rolled, which can be archived later."""
         if has_kept_file(self._log.manifest):
             self._threads.ask(self, _ARCHIVE_S)
 

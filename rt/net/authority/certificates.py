@@ -255,7 +255,7 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
         name: the holder it must name; any if "".
 
     Raises:
-        Misuse: it has expired, is not valid yet, or has another role or holder.
+        Misuse: the certificate has expired, is not valid yet, or has another role or holder.
     """
     certificate = load_certificate(files.cert)
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc

@@ -19,8 +19,8 @@ def read_file(path: str, bytes_max: int) -> bytes:
     """Return the contents of a file.
 
     Raises:
-        Misuse: it is longer than `bytes_max`, or not a regular file, for example a pipe.
-        OSError: it cannot be read.
+        Misuse: the file is longer than `bytes_max`, or not a regular file, for example a pipe.
+        OSError: the file cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
     with os.fdopen(fd, "rb") as file:

@@ -127,7 +127,7 @@ def read_grants(path: str) -> GrantTable:
     """Return the grants in a file; none if there is no file.
 
     Raises:
-        Misuse: it is not a valid grants file, or others may write to it.
+        Misuse: the file is not a valid grants file, or others may write to it.
     """
     try:
         data = read_file(path, _FILE_BYTES_MAX)

@@ -11,7 +11,7 @@ from sequencer.ledger.format_level import FEATURES, LEVEL_NOTE, NEWEST
 
 
 class LevelAdmin:
-    """LevelAdmin: answers the requests of `rt cluster upgrade`. Threads: any connection's."""
+    """LevelAdmin: answers the requests of `rt cluster upgrade`. Threads: any may call it."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class LevelAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """The requests it serves, by name."""
+        """The requests that this object serves, by name."""
         return {"level": Verb(self._show), "raise-level": CHANGE(self._raise)}
 
     def _show(self, _request: Fields, _identity: PeerIdentity) -> Fields:

@@ -23,8 +23,8 @@ class MemberAdmin:
     A client that lost the answer may ask again: a change is not made twice, except that a removed
     node is no longer a member. Every answer waits until the change is decided.
 
-    Threads: any connection's. `_member`, `_retention` and `_targets` are used only inside
-        `_sequencer.ask`.
+    Threads: any connection's thread may call it. `_member`, `_retention` and `_targets` are used
+        only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MemberAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """The requests it serves, by name."""
+        """The requests that this object serves, by name."""
         return {
             "add-member": CHANGE(self._add),
             "promote-member": CHANGE(self._promote),

@@ -89,9 +89,9 @@ class AdminTimes:
     """AdminTimes: how long a peer may take for each step, in seconds.
 
     Attributes:
-        request_s: to send a whole request.
-        idle_s: until the next request on a kept connection.
-        answer_s: to receive a whole answer; the client waits for a minute.
+        request_s: for sending a whole request.
+        idle_s: for sending the next request on a kept connection.
+        answer_s: for receiving a whole answer; the client waits for a minute.
     """
 
     request_s: float = 10.0
@@ -118,11 +118,12 @@ class NodeAdmin:
     so are operators who ask for the latest or for a change. All other answers say where the log
     continues.
 
-    Threads: any connection's. `_lock` is held while a note is written unconditionally, so that a
-        new lease is checked against all others, and is visible before the next one is written. It
-        is also held while a group is changed, so that its members' compare-and-sets do not make
-        each other fail. Other compare-and-sets do not need it. Any thread sets `_changes`.
-        `_member`, except its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
+    Threads: any connection's thread may call it. `_lock` is held while a note is written
+        unconditionally, so that a new lease is checked against all others, and is visible before
+        the next one is written. It is also held while a group is changed, so that its members'
+        compare-and-sets do not make each other fail. Other compare-and-sets do not need it. Any
+        thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are used only inside
+        `_sequencer.ask`.
     """
 
     def __init__(

@@ -45,14 +45,15 @@ def node_successions(ca: str, stream: str, log: str, directory: str) -> Successi
 
 
 class NodeSuccessions:
-    """NodeSuccessions: what a node says and hears of the authority's words on its log.
+    """NodeSuccessions: sends and receives the authority's statements about a node's own log.
 
-    A word that ends the log is kept in the node's directory. By it, the cluster is asked as
-    `rt standby fence` does, until a majority has agreed on its seal, and each node has
-    heard of it once.
+    A statement that ends the log is kept in the node's directory. With it, this node asks the
+    cluster's nodes, as `rt standby fence` does, until a majority has agreed to seal the cluster and
+    each node has received the statement once.
 
-    Threads: any thread may call any method. What the timer has put aside, by one thread at a time,
-        uses `_told`, `_why` and `_asking`, and sets `_due_s`, as the loop does before.
+    Threads: any thread may call any method. The work that the timer puts aside is done by one
+    thread at a time, which uses `_told`, `_why` and `_asking`, and sets `_due_s`; the loop sets it
+    before that.
     """
 
     def __init__(
@@ -66,14 +67,14 @@ class NodeSuccessions:
         directory: str,
         is_sealed: Callable[[], bool],
     ) -> None:
-        """Read the word by which the log began, if it continues another's, or has ended.
+        """Read the statement by which the log began, if it continues another log, or has ended.
 
         Args:
             files: the node's certificate, with which it asks its cluster.
             stream: its stream.
             log: the id of its log.
             nodes: returns the addresses of its cluster.
-            loop: has the cluster asked.
+            loop: the event loop that has the cluster asked.
             directory: where the node keeps the word by which its log has ended.
             is_sealed: returns whether the cluster has agreed that another continues the log.
 
@@ -90,12 +91,12 @@ class NodeSuccessions:
         self._timer = Timer(loop, self._turn, lambda _error: None)
 
     def say(self) -> Sequence[str]:
-        """Return what to tell every peer."""
+        """Return the statements to send to every peer."""
         self._known.look()
         return self._known.texts
 
     def hear(self, text: str) -> None:
-        """Take what a peer says.
+        """Accept a peer's statement.
 
         Raises:
             Refused: the log of this node has ended; its cluster is being sealed.
@@ -106,11 +107,11 @@ class NodeSuccessions:
 
     @property
     def ended(self) -> Succession | None:
-        """The word by which the node's log has ended; None if it goes on."""
+        """The statement that ended the node's log; None if there is none."""
         return self._known.ended
 
     def demand_current(self) -> None:
-        """Raise `Refused` if the log of this node has ended, as far as is known here."""
+        """Raise `Refused` if a statement has ended this node's log."""
         self._known.demand_current()
 
     def start(self) -> None:
@@ -119,7 +120,7 @@ class NodeSuccessions:
             self._timer.set()
 
     def stop(self) -> None:
-        """Ask no more; a question that is under way is not waited for."""
+        """Ask no more; do not wait for a question that is under way."""
         self._timer.stop(0)
 
     def _turn(self) -> float | Aside | None:
@@ -132,7 +133,7 @@ class NodeSuccessions:
         return Aside(partial(self._fence, word), lambda _error: None)
 
     def _fence(self, word: Succession) -> None:
-        """Have it sealed, again if an operator unseals it at a node that has not heard the word."""
+        """Have the cluster sealed, again if an operator unseals it at a node that lacks `word`."""
         if self._asking is None:
             text = next(each for each in self._known.texts if said_in(each) == word)
             contexts = Contexts(self._files, client_context, self._stream)
@@ -154,7 +155,7 @@ class NodeSuccessions:
         self._due_s = time.monotonic() + pause_s
 
     def _tell(self, contexts: Contexts, text: str) -> None:
-        """Tell the nodes that do not have the word; one that is down hears it later."""
+        """Send the statement to nodes that do not have it; a node that is down gets it later."""
         for address in set(self._nodes()) - self._told:
             try:
                 ask(address, contexts, {"do": END, FIELD: text}, answer_s=_ANSWER_S)

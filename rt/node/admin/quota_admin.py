@@ -22,7 +22,7 @@ class QuotaAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """The requests it serves, by name."""
+        """The requests that this object serves, by name."""
         return {"session-quota": Verb(self._show), "set-session-quota": CHANGE(self._change)}
 
     def _show(self, _request: Fields, _identity: PeerIdentity) -> Fields:

@@ -32,7 +32,7 @@ _REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has
 class SessionAdmin:
     """SessionAdmin: reads the leader's ledger and copies, and orders changes of sessions.
 
-    Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
+    Threads: any connection's thread may call it; `_member` is used only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SessionAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """The requests it serves, by name."""
+        """The requests that this object serves, by name."""
 
         def change(do: Callable[[Fields], Fields]) -> Verb:
             return CHANGE(lambda request, _identity: do(request), is_latest=True)

@@ -26,8 +26,8 @@ from sequencer.member import Member
 class StandbyAdmin:
     """StandbyAdmin: answers the requests of `rt standby` and `rt cluster seal`.
 
-    Threads: any connection's; `_member` is used only inside `_sequencer.ask`. `_reached` is changed
-        an entry at a time.
+    Threads: any connection's thread may call it; `_member` is used only inside `_sequencer.ask`.
+        `_reached` is changed an entry at a time.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class StandbyAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """The requests it serves, by name."""
+        """The requests that this object serves, by name."""
         return {
             "standby-state": Verb(self._state),
             "standby-reach": Verb(self._reach, for_all=True),

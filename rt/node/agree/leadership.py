@@ -126,7 +126,7 @@ class RoleCommand:
         """Take the command; it is not run by a shell.
 
         Raises:
-            Misuse: it is empty, or its quotes do not match.
+            Misuse: the command is empty, or its quotes do not match.
         """
         try:
             self._arguments = shlex.split(command)

@@ -192,7 +192,7 @@ def founding_lines(
     Raises:
         Misuse: the directory is not a merged log of the stream, a file is missing, or the log is
             inconsistent.
-        CorruptLog: it is damaged.
+        CorruptLog: the log is damaged.
     """
     carried = read_carried(state) if state else None
     founding = read_founding(log, groups, FILE_BYTES_MAX, carried)

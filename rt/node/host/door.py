@@ -96,7 +96,7 @@ class NodeDoor:
         """Once all members' certificates name the cluster, propose that all certificates must.
 
         Args:
-            holders: by member, the identity in the certificate of its last connection.
+            holders: the identity in the certificate of each member's last connection, by name.
             order: proposes an instruction; raises `Refused` unless this node leads.
         """
         if not self._settings.cluster_id or CERTIFICATES_NOTE in self._sequencer.view.notes:

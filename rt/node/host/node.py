@@ -230,7 +230,7 @@ class Node:
         return peers
 
     def _make_served(self, about: str) -> ServedStream:
-        """Return what a server needs to serve this stream."""
+        """Return the stream in the form in which a server serves it."""
         peers, is_own = _peer_alpns(self.settings), self.port.own_stream == self.stream
         others: dict[str, Handler] = {}
         if self.peers is not None:

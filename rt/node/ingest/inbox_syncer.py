@@ -198,7 +198,7 @@ class InboxSyncer:
 
         Raises:
             OSError: the sync failed. The node must stop: nothing may be acknowledged after it.
-            CorruptLog: as `NodeInbox.sync`.
+            CorruptLog: as for `NodeInbox.sync`.
         """
         with self._lock:
             if not self._dirty:

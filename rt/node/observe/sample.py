@@ -124,7 +124,7 @@ class NodeSample:
         unreachable: other nodes that it cannot reach, and why.
         disk: its file system.
         flow: the traffic through it.
-        latencies: of `agreement`, and of syncs by kind of file.
+        latencies: the latencies of `agreement`, and of syncs by kind of file.
         changes: changes of leader, and refusals.
         stalled: seconds since the last progress of stalled work, by `hop name`.
         scrub: the results of scrubbing.

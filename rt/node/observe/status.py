@@ -93,7 +93,7 @@ def _sealed(view: NodeView) -> dict[str, Any] | None:
 
 
 def waiting_fields(waiting: Waiting) -> dict[str, Any]:
-    """Return what keeps the node from merging, and which messages it refused."""
+    """Return the reasons why the node does not merge, and counts of refused messages."""
     copy, missing = waiting.copy, waiting.missing
     return {
         "copying_to": None if copy is None else str(copy.position),
@@ -197,7 +197,7 @@ def _put_back(inbox: NodeInbox) -> list[str]:
 
 
 def _counted(session: SessionView | None) -> dict[str, Any]:
-    """Return what was counted for a session since the node started."""
+    """Return the counts of a session since the node started."""
     if session is None:  # begun since the last sample
         return {"bytes": 0, "messages": 0, "bytes_per_s": 0, "last_ns": 0, "waiting_s": 0.0}
     return {

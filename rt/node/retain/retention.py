@@ -211,7 +211,7 @@ class Retention:
         return self._prospect(self._living(self._steady_s()), kept)
 
     def disks(self) -> list[DiskReport]:
-        """Return what is known of the nodes' disks."""
+        """Return the disks that the nodes have reported."""
         return self._disks(self._living(self._steady_s()))
 
     @property

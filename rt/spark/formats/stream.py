@@ -56,7 +56,7 @@ class Offset:
     unnamed: Position | None = None
 
     def encode(self, *, several: bool) -> dict[str, Any]:
-        """Return what Spark writes into its checkpoint."""
+        """Return the offset in the form that Spark writes into its checkpoint."""
         mark = {_INITIAL: True} if self.is_initial else {}
         logs = {each: self._fields(each) for each in self.positions}
         if several and logs:
@@ -227,7 +227,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._views, self._looked_at = {}, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to a worker, without open files."""
+        """Return the state that is pickled for a worker, without open files."""
         return {**self.__dict__, "_views": {}, "_looked_at": None}
 
     def _logs(self, *, look: bool = False) -> dict[str, LogView]:

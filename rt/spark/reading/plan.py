@@ -87,7 +87,7 @@ class LogView:
 
     @property
     def place(self) -> LogPlace:
-        """Return what a task needs to open the log; its id and stream are "" while unknown."""
+        """Return the place by which a task opens the log; id and stream are "" while unknown."""
         identity = self.log.manifest.identity
         names = (identity.id, identity.stream) if identity else ("", "")
         return LogPlace(self.path, *names, self.copies)

@@ -67,7 +67,7 @@ def check_schema(schema: Any, options: ReadOptions) -> Any:
     """Return the Arrow schema that Spark expects for the user's, a `StructType`.
 
     Raises:
-        Misuse: it names a column that does not exist, or gives one an impossible type.
+        Misuse: the schema names a column that does not exist, or gives one an impossible type.
     """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to import
 

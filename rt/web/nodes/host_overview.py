@@ -32,7 +32,7 @@ def host_overview(node: str, rows: Sequence[Fields], failures: Mapping[str, str]
 
     Args:
         node: the node's name.
-        rows: from `stream_row`.
+        rows: the streams' rows, from `stream_row`.
         failures: why streams are not served, by name.
     """
     failed = [_failed(name, why) for name, why in failures.items()]

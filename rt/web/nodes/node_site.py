@@ -60,7 +60,7 @@ class NodeSite(Site):
         self._others.stop()
 
     def part(self, stream: str) -> Site:
-        """Return this site, for its own stream or ""."""
+        """Return this site, if `stream` is its own stream or ""."""
         if stream in ("", self.node.settings.stream):
             return self
         raise Misuse(f"this node serves no stream {shown(stream)}")

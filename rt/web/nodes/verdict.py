@@ -28,7 +28,7 @@ class NodeRow:
 
     @property
     def counts(self) -> bool:
-        """Whether it is reachable and counts towards a majority."""
+        """Whether the node is reachable and counts towards a majority."""
         return not self.is_away and self.role not in ("learner", FORKED)
 
 

@@ -66,7 +66,7 @@ class ProgramSite(Site):
         self._stream = stream
 
     def part(self, stream: str) -> Self:
-        """Return this site, for its own stream or ""."""
+        """Return this site, if `stream` is its own stream or ""."""
         if stream not in ("", self._stream()):
             raise Misuse(f"this rt {self._kind} has no stream {shown(stream)}")
         return self
