@@ -94,7 +94,7 @@ def active_messages(manifest: Manifest, number: int) -> int:
 def planned(
     policy: Policy, kept: Sequence[RolledFile], decisions: Sequence[Decision]
 ) -> list[Planned]:
-    """Return what `decisions` mean for each kept file; they follow `policy`."""
+    """Return what `decisions`, made by `policy`, mean for each kept file."""
     reasons = {each.start: each.reason for each in decisions}
     age_ns = policy.time * MINUTE_NS
     return [

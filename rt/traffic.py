@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Traffic:
     """Counts bytes, messages and frames; one thread at a time adds, any may read.
 
-    A reader may see a frame's bytes before its messages; its next read agrees.
+    A reader may see a frame's bytes counted before its messages; a later read sees both.
     """
 
     bytes: int = 0

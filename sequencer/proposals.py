@@ -90,7 +90,7 @@ class Proposals:
     def carries(self) -> bool:
         """Whether instructions carry small updates, which are then merged before they are synced.
 
-        On a follower, whether the last merge did.
+        On a follower: whether the last merge carried any.
         """
         return (
             self._planner.carrier.is_allowed()

@@ -133,7 +133,7 @@ class LateCheck:
                 self._spans[directory] = _Span(now.log, reached, now.last)
 
     def _check(self, span: _Span) -> Position:
-        """Check a span's frames; return the end of the checked part, past the last frame if all."""
+        """Check a span's frames; return the position before which all are checked."""
         at = span.first
         for frame in _frames(span):
             header = frame.header

@@ -88,7 +88,7 @@ class ChangeDetector:
     def demand_same_log(self) -> None:
         """Raise `LogReplaced` if the log there now is not the one read so far.
 
-        A node's copy passes: its content is compared where it is merged.
+        A node's copy always passes, since its content is compared when it is merged.
         """
         if not self._is_copy and not self._log.is_continued():
             raise LogReplaced(self._log.path)

@@ -1,4 +1,4 @@
-"""BridgeWatch: asks the source regularly, to learn how far a bridge is behind."""
+"""BridgeWatch: asks the source regularly, to learn how far a bridge lags."""
 
 import logging
 import time

@@ -255,7 +255,8 @@ class Executor:
     def is_stranded(self) -> bool:
         """Whether the other nodes have archived the next instruction's output.
 
-        Its input and output are then both gone, and only another node's state helps.
+        Then both the bytes to merge and the merged bytes are gone, and only another node's state
+        helps.
         """
         return self.ledger.end < self.emptied_end
 

@@ -108,7 +108,7 @@ class Roster:
 
     @property
     def before(self) -> Configuration:
-        """The configuration before this one, or this one if that was forgotten."""
+        """The configuration before the present one; the present one if that is forgotten."""
         return self._history[max(0, len(self._history) - 2)][1]
 
     def counts(self, name: str, incarnation: int) -> bool:
@@ -117,7 +117,7 @@ class Roster:
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
     def has_counted(self, name: str, incarnation: int) -> bool:
-        """Whether a copy counts, or did in any configuration that this log still has."""
+        """Whether a copy counts, or has counted in a configuration that this log still has."""
         seats = [seats.get(name) for _, seats in self._history]
         return any(seat and seat.votes and seat.incarnation == incarnation for seat in seats)
 

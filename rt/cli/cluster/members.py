@@ -180,9 +180,9 @@ class ChangeRequests:
 
 
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that all changes of members share, and requests to make them with.
+    """Give a command the options that all member changes share, and a `ChangeRequests` to use.
 
-    It prints the members once the command has returned.
+    The members are printed once the command has returned.
     """
 
     @functools.wraps(command)

@@ -41,7 +41,7 @@ def has_kept_file(known: Manifest) -> bool:
 def is_dropped(known: Manifest, file: Position) -> bool:
     """Whether a full session dropped a file before any node was sent it.
 
-    Older files may still be kept then; otherwise files are archived oldest first.
+    Only then may older files still be kept; otherwise files are archived oldest first.
     """
     line = known.archived.get(file)
     return line is not None and line.reason == DROPPED

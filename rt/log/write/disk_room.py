@@ -203,7 +203,7 @@ class DiskRoom:
 
 
 def held_bytes(known: Manifest, active: int) -> int:
-    """Return the bytes of a session's files; the active one, which still grows, has `active`."""
+    """Return the bytes of a session's files; `active` is the size of the one that still grows."""
     total = active
     for file in reversed(known.order):
         if file not in known.archived:

@@ -49,8 +49,8 @@ class PendingFrame:
     def allow(self, messages: int, size: int) -> None:
         """Let the frame, if it is empty, take at most this many messages or bytes.
 
-        Each message uses up a share of the room that is large enough to enforce the message limit,
-        so one comparison checks both.
+        Each message is charged enough bytes for the room to be used up when the message limit is
+        reached, so one comparison checks both limits.
         """
         if not self.payloads:
             self.room = self._allowed = min(self.frame_bytes, max(size, 1))

@@ -133,7 +133,7 @@ class NodeSuccessions:
         return Aside(partial(self._fence, word), lambda _error: None)
 
     def _fence(self, word: Succession) -> None:
-        """Have the cluster sealed, again if an operator unseals it at a node that lacks `word`."""
+        """Seal the cluster, and again if an operator unseals it at a node that lacks `word`."""
         if self._asking is None:
             text = next(each for each in self._known.texts if said_in(each) == word)
             contexts = Contexts(self._files, client_context, self._stream)

@@ -122,7 +122,7 @@ class Node:
             raise
 
     def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
-        """Connect the node to its port; if that fails, close a port of its own."""
+        """Connect the node to its port; if that fails, close the port unless streams share it."""
         port = NodePort(self.settings) if opens is None else opens()
         pulse = port.pulse.join(
             self.settings.founding_name, lambda: self.pipeline.sequencer.ring(), self._ending.fail

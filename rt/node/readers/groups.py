@@ -276,9 +276,10 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return group.handed_out(end) if end > group.next else None
 
     def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
-        """Return the end of a range: at most `said.messages`, or one of `parts` of the rest.
+        """Return the end of a range: at most `said.messages`, or one share (1/`parts`) of the rest.
 
-        A part is no smaller than what a member handles during one request; otherwise it would wait.
+        A share is no smaller than what a member handles during one request, so that it need not
+        wait.
         """
         view, end, size = self._view(), begin, 0
         with closing(self._log()) as log, closing(Reader(log, begin)) as reader:
