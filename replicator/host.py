@@ -50,7 +50,10 @@ class Inbox(Protocol):
 
     @property
     def leave(self) -> Refused | None:
-        """Why this connection must leave the log, or None; the bell is rung when this is set."""
+        """Why this connection must leave the log; None if it may stay.
+
+        The host rings the bell when it sets this.
+        """
 
     def release(self) -> None:
         """Release the log, so that another connection may claim it. Called once."""

@@ -12,7 +12,8 @@ NODES_MAX: Final = 32  # configured ones and those learned
 def covers(asked_s: float, since_s: float) -> bool:
     """Whether a question asked at `asked_s` is valid for a reader that began at `since_s`.
 
-    It must not be older than the reader: messages merged in between might not be before the answer.
+    A question asked before the reader began is not: messages merged after that question may not be
+    before the end that it returned, and the reader must not miss them.
     """
     return asked_s >= since_s
 

@@ -128,14 +128,14 @@ class SourceChannel:
         self.acked = ack.received
 
     def verify(self) -> None:
-        """Check every byte of the frames sent and not acknowledged, in the file they begin in.
+        """Check every byte of the frames sent and not acknowledged, in the first file that has any.
 
         Only headers are checked before sending; a sink that refuses a frame as damaged may be right
         about its body.
 
         Raises:
-            CorruptLog: one is damaged.
-            OSError: it cannot be read.
+            CorruptLog: a frame is damaged.
+            OSError: the file cannot be read.
         """
         log, since, until = self.log, self.acked, self.position
         with closing(log.open_file(since.file)) as file:

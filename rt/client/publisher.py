@@ -187,7 +187,7 @@ class ClientPublisher:
     ) -> range:
         """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
 
-        `LimitReached` as for `publish`; a flight limit admits all of them together.
+        Raises `LimitReached` as `publish` does; a flight limit admits all the messages or none.
         """
         if headers is not None:
             self.await_headers()

@@ -156,7 +156,7 @@ def _ascends_wide(offsets: memoryview) -> bool:
 
 
 def _tops_of(bits: int) -> int:
-    """Return 2 to the power of `bits` lanes with only their top bits set."""
+    """Return an integer of 2**bits lanes, of 32 bits each, with only each lane's top bit set."""
     return int.from_bytes(b"\0\0\0\x80" * (1 << bits), "little")
 
 

@@ -14,8 +14,8 @@ class CopyState:
 
     Attributes:
         differed: how often a copy differed from the slice that was next.
-        searched_to: no message that its group remembers was found before this position; None if not
-            searched.
+        searched_to: the copy was searched up to this position, and no message was found that its
+            group remembers; None if it was not searched.
         refused: why the session can never join its group, or "".
         is_unreadable: whether the last check could not read the copy; used to log that once.
     """

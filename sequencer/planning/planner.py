@@ -171,10 +171,11 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     *,
     ends: bool,
 ) -> Slice | None:
-    """Return a slice of frames of up to `limit` bytes, at least one; it ends before later repeats.
+    """Return a slice of up to `limit` bytes, but at least one frame; None if there is none.
 
-    A control frame waits for the messages after it, unless it ends the file, since a slice without
-    messages would be passed over.
+    Repeats, messages whose numbers are merged already, come only first in a slice: it ends before a
+    frame with repeats once it has a new message. A control frame waits for the messages after it,
+    unless it ends the file, since a slice without messages would be passed over.
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()

@@ -94,7 +94,7 @@ class Memory:
 
 
 def contradiction(memory: Memory, claim: Claim) -> str:
-    """Why a claim contradicts the remembered state and all later ones; "" if it does not.
+    """Why a claim contradicts a remembered state, and all states after it; "" if it does not.
 
     A message that arrives late contradicts a newer memory, too. So only the claiming node may draw
     a conclusion, from its current claim.

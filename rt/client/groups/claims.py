@@ -38,14 +38,14 @@ class Claims:
         """Begin to ask the nodes for ranges.
 
         Args:
-            nodes: sends requests; closed when this is closed.
+            nodes: sends requests; it is closed together with this object.
             group: the group that was joined.
             member: this member's name.
             loop: the event loop that makes requests when they are due.
             position: the position up to which the group is done.
             follow: whether more may come after the end; if not, the nodes are asked more often
                 whether the group is done.
-            log: returns the id of the log that the copy has; "" while it is not known.
+            log: returns the id of the log that this member's copy has; "" while it is not known.
         """
         self._nodes, self._log = nodes, log
         self._news = threading.Condition()

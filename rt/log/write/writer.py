@@ -306,7 +306,7 @@ class SessionWriter:
         return self._syncer.wait(timeout_s)
 
     def ask_sync(self) -> Position:
-        """Have everything written so far synced soon; return the end of it."""
+        """Ask for a sync of everything written so far; return the position where that ends."""
         self._check()
         return self._syncer.ask()
 

@@ -310,7 +310,10 @@ class SessionAdmin:
         return Life(time.time_ns(), SessionChange.ADOPTED, session, before, at)
 
     def _rows(self, name: str, *, known: bool = True) -> list[dict[str, Any]]:
-        """Return rows about sessions; call this between two steps."""
+        """Return rows about all sessions, or about one; call this between two steps.
+
+        If `known` is set, a session that is not known here raises `Misuse`.
+        """
         return self._rows_of(self._known(name), name, known_only=known)
 
     def _known(self, name: str) -> "_Known":

@@ -50,12 +50,12 @@ class StreamHeartbeat:
     loop.
 
     Attributes:
-        group: the digest that identifies its cluster.
-        wake: called by the loop when another member's rest may have ended.
+        group: the digest that identifies the stream's cluster.
+        wake: called by the loop when another member may no longer be idle.
         fail: called by the loop with the error when heartbeats have stopped.
-        members: the addresses of its other members.
-        rests: the announced idle position, and since when it is announced; None while it is not
-            idle.
+        members: the addresses of the cluster's other members.
+        rests: the time since when this node announces that it is idle, and the position it
+            announces; None while it is not idle.
     """
 
     def __init__(
