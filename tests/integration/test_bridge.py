@@ -279,7 +279,8 @@ def test_a_bridge_that_began_at_the_latest_goes_on_there(zones, tmp_path):
     assert [each.payload for each in messages(target, tmp_path)] == [b"between"]
 
 
-def test_a_bridge_that_is_stopped_before_it_has_everything_does_not_end_with_0(zones, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 130)])
+def test_a_bridge_that_is_stopped_before_it_has_everything_says_so(zones, tmp_path, number, code):
     """A script that goes on after --once would go on without the rest."""
     source, target = zones("source"), zones("target")
     published(source, "jfk", b"a")
@@ -290,9 +291,9 @@ def test_a_bridge_that_is_stopped_before_it_has_everything_does_not_end_with_0(z
     )  # fmt: skip
     with start(*words) as process:
         assert b"forwarding to flights" in process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 1, said
+    assert process.returncode == code, said
     assert b"stopped before everything was forwarded" in said
 
 

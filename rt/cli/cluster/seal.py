@@ -23,7 +23,7 @@ def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
     """End the log of a cluster: nothing more is merged, and nothing of its state changes.
 
     Publishers keep what they publish and are told why it is not merged; readers are served until
-    --moved-to is given. rt cluster unseal lets the log go on. Needs an operator's certificate.
+    --moved-to is given. rt cluster unseal reopens the log. Needs an operator's certificate.
 
     \b
     rt cluster seal --config old/clients.toml
@@ -36,9 +36,10 @@ def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
 @link_options("archive", follows=False)
 @json_option("where the log ends")
 def unseal(settings: ConnectionSettings, *, as_json: bool) -> None:
-    """Let the log of a sealed cluster go on; only if no other cluster continues it.
+    """Reopen the log of a sealed cluster, unless another cluster continues it.
 
-    Refused once the authority has said that another does (rt standby promote --now --authority).
+    Refused once the authority has recorded that another cluster does (rt standby promote --now
+    --authority).
 
     \b
     rt cluster unseal --config old/clients.toml

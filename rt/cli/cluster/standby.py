@@ -166,18 +166,20 @@ def promote(
 ) -> None:  # fmt: skip
     """Write the files of a cluster that continues a standby's log and state.
 
-    With --drained, the cluster that --config or --nodes names is sealed, the standby reaches its
-    end, and both digests are compared: nothing is lost, and positions, sequence numbers, copies,
-    cursors and groups go on. If that fails, rt cluster unseal lets the old cluster go on.
+    With --drained, the cluster that --config or --nodes names is sealed, the standby copies the
+    rest of its log, and both digests are compared: nothing is lost, and positions, sequence
+    numbers, copies, cursors and groups stay valid. If that fails, rt cluster unseal reopens the
+    old cluster's log.
 
-    With --now, the log goes on from what the standby has. What the old cluster had merged beyond
-    that is missing, unless publishers still have it. The log gets a new id, so that copies of the
-    old one, which may hold more, are refused. With --authority, rt standby fence seals the old
-    cluster when it comes back, and rt standby rejoin makes its copies those of the new log;
-    without, it must not run again.
+    With --now, the new log begins where the standby's copy ends. Messages that the old cluster had
+    merged beyond that are missing, unless publishers still have them. The log gets a new id, so
+    that copies of the old one, which may hold more, are refused. With --authority, rt standby fence
+    seals the old cluster when it comes back, and rt standby rejoin turns its copies into copies of
+    the new log; without --authority, the old cluster must not run again.
 
-    Then found and start the nodes as this prints it. Options are those of rt cluster init;
-    --authority names the directory of the old cluster's certificates, to keep them and the grants.
+    Then found and start the nodes with the commands that this prints. Options are those of rt
+    cluster init; --authority names the directory of the old cluster's certificates, to keep them
+    and the grants.
 
     \b
     rt standby promote new --root copy --stream flights --drained --config old/clients.toml \\

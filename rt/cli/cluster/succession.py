@@ -91,16 +91,17 @@ def fence(
 @flag("--dry-run", "is_dry", help="Only say what would happen.")
 @json_option("what happened")
 def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_json: bool) -> None:
-    """Make a copy of a log that was given up a copy of the log that goes on.
+    """Turn a copy of the old cluster's log into a copy of the log that continues it.
 
-    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. The
-    copy has to be equal, by digest, to where the new log begins, if it has come so far. What it has
-    beyond is not part of the new log: the copy as it was stays in a directory beside it, with a
-    list of sessions and sequence numbers. Cursors of readers go on; those that were beyond are
-    moved back to where the logs part.
+    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. As
+    far as the copy reaches, it must equal, by digest, the part of the old log that the new log
+    keeps. Messages beyond that part do not belong to the new log: the copy as it was is kept in a
+    directory beside it, with a list of their sessions and sequence numbers. Readers' cursors stay
+    valid; those beyond that part are moved back to its end.
 
-    Then rt pull goes on with the copy, from the new cluster; rt node refuses to start on it. rt
-    pull --standby makes the old site the standby, and rt standby promote --drained is the way back.
+    After that, rt pull continues the copy from the new cluster; rt node refuses to start on it. rt
+    pull --standby makes the old site the standby, and rt standby promote --drained moves the
+    cluster back.
 
     \b
     rt standby rejoin --root n1 --stream flights --succession standby.succession --dry-run

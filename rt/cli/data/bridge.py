@@ -185,8 +185,11 @@ def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:
         manager.stopping()
         made.stop()
         if once and not is_done:
+            unfinished = "stopped before everything was forwarded"
+            if signals.is_interrupt:
+                note(unfinished)
             with interrupting(signals):
-                raise click.ClickException("stopped before everything was forwarded")
+                raise click.ClickException(unfinished)
     thread.join(_STOP_S)  # longer only if it waits for a peer; what it has is in the session's log
     if not thread.is_alive() and not ended:
         raise RtError("the bridge ended by an internal error, which is printed above")
