@@ -15,7 +15,13 @@ AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again in 
 
 
 class _Target(NamedTuple):
-    """An end that another node had at some time, and that the current node may lack."""
+    """The end that the current node has to reach, because another node has reported it.
+
+    Attributes:
+        end: that end.
+        node: the other node.
+        heard_s: when it reported the end.
+    """
 
     end: Position
     node: Hashable
@@ -82,7 +88,7 @@ class LagWatch(Generic[Node]):
         return max((each.end for each in self._heard.values()), default=START)
 
     def connected(self, node: Node | None, now_s: float) -> None:
-        """Record the node that the copy comes from now; None if there is none."""
+        """Record the node that the copy comes from now; None if no node is connected."""
         self._current, self._target = node, None
         self._since_s = self._grown_s = now_s
 
@@ -104,7 +110,7 @@ class LagWatch(Generic[Node]):
         return nodes[self._turn % len(nodes)]
 
     def heard(self, node: Node, end: Position | None, now_s: float) -> None:
-        """Record a node's answer; None if it gave none."""
+        """Record the end that a node answered; `end` is None if the node gave no answer."""
         known = self._heard.get(node, _Heard(START, now_s, is_silent=False))
         self._answered = node
         self._heard[node] = _Heard(max(known.end, end or START), now_s, end is None)

@@ -90,7 +90,11 @@ class PulledLog:
         self._bell = None
 
     def sync(self) -> None:
-        """Make everything received durable; `OSError` if that fails, which is final."""
+        """Make everything received durable, and have the connection confirm it.
+
+        Raises:
+            OSError: the disk failed; the copy has ended, and another sync must not be tried.
+        """
         durable = self.appender.sync()
         if durable != self.durable:
             self.durable, bell = durable, self._bell
@@ -99,13 +103,16 @@ class PulledLog:
 
 
 class LocalCopy:
-    """The directory of a copy, locked, and synced by the pool of a loop.
+    """The directory of a copy: locks it, opens the log in it, and syncs the log every second.
 
-    Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
-    the connection's thread calls `claim` and appends to `log`; one thread of the pool at a time
-    syncs and sweeps it. `log` is set once it is open and whole, and replaced when its end was
-    damaged; `failure` is set by the loop only, `suspect`, `rejoin` and `rejoined` before there is
-    another thread.
+    `log` is None until the log is open. `claim` replaces it if the end of the copy was damaged, or
+    if the copy rejoins, that is, continues as a copy of the log that continues its own. While the
+    copy rejoins, `log` is None; if that fails, it stays None until the next `claim`.
+
+    Threads: the owner calls `open` and sets `suspect`, `rejoin` and `rejoined` before there is
+    another thread; it also calls `start`, `stop` and `close`. The connection's thread calls `claim`
+    and appends to `log`. One thread of the loop's pool at a time syncs `log` and archives files of
+    it. Only the loop sets `failure`.
     """
 
     def __init__(

@@ -6,9 +6,13 @@ from rt.position import START, Position
 
 
 class LateRelease:
-    """Remembers, file by file, at which mark each end was reached. Threads: one at a time uses it.
+    """Delays the archiving of a session's files for a time, or until a standby has the messages.
 
-    A mark is anything that grows: a time, or a position of the merged log.
+    Each end that could be archived gets a mark: a time in seconds, or a position of the merged log.
+    The end is released once its mark has been passed: because the time is over, or because the
+    standby has the merged log up to that position. One end is remembered for each file.
+
+    Threads: one at a time uses it.
     """
 
     def __init__(self) -> None:
@@ -22,9 +26,9 @@ class LateRelease:
         """Return the last end whose mark has been passed; `START` if there is none.
 
         Args:
-            end: everything before this end could be archived now, but for the delay.
-            mark: the mark of that end.
-            passed: marks up to this one have been passed.
+            end: the end up to which files could be archived now, if there were no delay.
+            mark: the mark of `end`: the present time, or the end of the merged log.
+            passed: the marks up to this one have been passed.
 
         >>> late = LateRelease()
         >>> late.passed(Position.of(0, 1, 50), 1000, 940)

@@ -226,7 +226,10 @@ class SinkConnection:
                 self._link.send(encode(messages.HeadersNotice(why_not)))
 
     def _asks_soon(self) -> bool:
-        """Whether the nodes may soon agree that messages may have headers."""
+        """Whether to ask often if messages may have headers: only on a new connection.
+
+        When nodes have just started, they may agree on that within seconds.
+        """
         return time.monotonic() < self._begun_s + _AGREED_S
 
     def _is_slow(self, message: Message) -> bool:

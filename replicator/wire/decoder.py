@@ -30,10 +30,15 @@ _COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not counted: 512 of them
 
 
 class Decoder:
-    """Decoder: receive into `space()`, add the byte count to `end`, call `next()` until None.
+    """Decoder: turns the bytes that arrive on a connection into messages.
 
-    While `greeting`, it accepts only a Hello or a refusal, both of which are short. If the peer is
-    a sink (`from_sink`), which receives frames, it accepts no frames.
+    To use it, receive bytes into `space()`, add their number to `end`, and call `next()` until that
+    returns None.
+
+    Attributes:
+        end: where the received bytes end in the buffer.
+        greeting: whether only a Hello or a refusal is accepted, both of which are short.
+        from_sink: whether the peer is a sink. A sink receives frames, so none are accepted from it.
     """
 
     __slots__ = (

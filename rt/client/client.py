@@ -195,33 +195,33 @@ class Client:
 
         Args:
             cursor: a name under which this machine stores the position, or an `rt.Registered` to
-                have the nodes store it.
+                have the nodes store it. A cursor stored on this machine is a local cursor.
             group: a name, or an `rt.Group`: programs of one group divide the stream.
             ack: with a cursor or group, `auto` or `explicit`.
-            start: as for `rt.Subscriber`; an existing cursor or group continues at its position. A
-                new copy begins at the file with its first reader's start; a reader that starts
-                earlier meets a gap.
-            follow: whether to wait for more at the end. Without it, the reader ends after the last
-                message merged before this call: it asks the nodes, and waits for the copy to reach
-                that.
+            start: as for `rt.Subscriber`; an existing cursor or group continues at its position. If
+                this machine has no copy of the stream yet, one begins with the log file that holds
+                this start. A later reader with an earlier start meets a gap.
+            follow: whether to wait for more at the end. If not, the nodes are asked where the
+                stream ends now, and the reader ends after the last message before that.
             sessions: names or globs of the sessions wanted; `key_prefix` and `where` narrow it.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and JSON fields, as for `rt.Subscriber`.
             share: `2/4` for the second of four equal shares of all keys; fixed for a cursor.
             on_gap: `raise`, `notify` or `skip`.
-            on_poison: the same, for a frame that cannot be decoded.
+            on_poison: `raise`, `notify` or `skip`, for a frame that cannot be decoded.
             on_event: is called with each event.
-            lag_max_s: how many seconds a following reader may lag the stream's end, as the nodes
-                know it; at least 1. A longer lag is always reported, one of less than half never.
-            on_lag: on a longer lag, `raise` a `LagError`, or `notify` through `on_event`.
-            timeout_s: the longest wait for the copy, without `follow` or to find a `start`.
+            lag_max_s: how many seconds a following reader may lag the end of the stream; at least
+                1. A longer lag is always reported, a lag of less than half of that never.
+            on_lag: if the lag is too long, `raise` a `LagError`, or `notify` through `on_event`.
+            timeout_s: the longest wait for the copy to have everything merged before this call,
+                without `follow`, or with a `start` that is a time or is counted from the end.
 
         Returns:
             A `Subscription` for a cursor, a `GroupSubscriber` for a group, else a `Subscriber`.
 
         Raises:
-            Misuse: an argument or the certificate is wrong, or a local cursor has a reader.
-            TimeoutError: the copy is not there in time, or a registered cursor is still held.
+            Misuse: an argument or the certificate is wrong, or a local cursor is in use.
+            TimeoutError: the copy is not up to date in time, or a registered cursor is still held.
             Refused: a registered cursor is held, or the cursor or group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             LagError: when reading, if the reader lags by more than `lag_max_s`.

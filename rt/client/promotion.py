@@ -1,4 +1,8 @@
-"""Promotion: records which log continues a standby's copy, which then stops copying."""
+"""Promotion: makes a standby's copy the past of a new cluster's log.
+
+The authority signs a statement, the succession, which says that the new log continues the old one
+from the end of the copy. It is stored beside the copy, which from then on must not be pulled into.
+"""
 
 import os
 import secrets

@@ -128,7 +128,7 @@ class ClientPublisher:
 
     @property
     def name(self) -> str:
-        """The session."""
+        """The name of the session."""
         return self._publisher.name
 
     @property

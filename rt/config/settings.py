@@ -96,7 +96,10 @@ def explain(
 
 
 def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
-    """Return the field and kind of each setting, in class order, including those of parts."""
+    """Return the field and the kind of each setting, by name, in the order of the class.
+
+    A field whose type is a dataclass is no setting itself; its fields are.
+    """
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, tuple[Field[Any], SettingKind]] = {}
     for field in fields(cls):
@@ -120,7 +123,7 @@ def changed(before: "DataclassInstance", after: "DataclassInstance") -> list[str
 
 
 def _values(settings: "DataclassInstance") -> dict[str, Any]:
-    """Return each setting's value, including those of parts."""
+    """Return the value of each setting, by name; the settings are those of `settings_of`."""
     found: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)

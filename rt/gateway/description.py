@@ -23,7 +23,7 @@ _CACHED: Final = {"Cache-Control": "max-age=300"}
 
 @cache
 def description() -> dict[str, Any]:
-    """Return the description in OpenAPI."""
+    """Return what the gateway serves, as an OpenAPI object."""
     found: dict[str, Any] = json.loads(
         resources.files("rt.gateway").joinpath("openapi.json").read_bytes()
     )
@@ -32,7 +32,7 @@ def description() -> dict[str, Any]:
 
 @cache
 def page() -> str:
-    """Return the description as HTML."""
+    """Return what the gateway serves, as a page in HTML."""
     about = description()
     parts = [
         f"<h1>{escape(about['info']['title'])}</h1><p>{escape(about['info']['description'])}</p>",

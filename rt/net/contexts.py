@@ -70,10 +70,11 @@ def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
 
 
 def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
-    """Return a context for asking a node a question, which ALPN names.
+    """Return a TLS context for asking a node a question; the ALPN protocol names the question.
 
-    If the contexts name a stream, the question is about that one. A node that does not serve it
-    selects the protocol name without a stream, and must not be asked; see `rt.net.question`.
+    If `contexts` name a stream, the context offers the question about that stream, and also the
+    question without a stream. A node that does not serve the stream selects the latter. Do not send
+    it the question then: it might answer for another stream; see `rt.net.question`.
     """
     named = [f"{question}/{contexts.stream}"] if contexts.stream else []
     return offering(contexts.current(), *named, question)

@@ -236,10 +236,10 @@ class IcebergTable:
             raise Misuse(f"the table {self.name} holds another log; choose another table")
 
     def _remove_leftovers(self) -> None:
-        """Remove the files of a killed run, unless another process adds to the table.
+        """Remove the files that a killed run left, unless another process adds to the table.
 
-        All processes share a lock on the directory; the only holder knows that no file is being
-        written.
+        Every process that adds to the table holds a shared lock on its directory. A process that
+        gets the lock for itself alone knows that no other one is writing files.
         """
         folder = self._table.location().removeprefix("file://")
         if "://" in folder:

@@ -46,7 +46,7 @@ class LoneMessages:
         Args:
             session: the only session that may have something to merge.
             executor: its ledger is the state that the instruction will be executed on.
-            planner: the planner; it must have no findings about any session.
+            planner: the planner; if its last plan could not merge a session, the result is None.
             holdings: how much of the session a majority holds durably.
             checked: the sessions whose copies here are known to hold the merged bytes.
             time_ns: the present time, ns since the epoch.

@@ -20,7 +20,12 @@ class Tail(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Sample: a merged message of a group: its number, and the digest of its key and payload."""
+    """Sample: a merged message by which a session that joins a group is compared with the group.
+
+    Attributes:
+        number: the sequence number of the message.
+        digest: a digest of its key and payload.
+    """
 
     number: int
     digest: bytes

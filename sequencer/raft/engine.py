@@ -117,10 +117,10 @@ class Raft:
 
     @property
     def calm(self) -> Quiescence | None:
-        """The position at which nothing is left to agree on, as far as this node knows; or None.
+        """The end of the log if this node has nothing left to agree on (is calm); otherwise None.
 
-        While all members, except those away, are calm at the same place and known to be alive, no
-        engine needs ticks. A leader is calm only while a majority is present.
+        No engine needs ticks while all members except `away` are calm at the same position, and
+        each is known to be alive. A leader is calm only while a majority answers it.
         """
         if self._election is not None or self._out is not None or self.fork is not None:
             return None

@@ -9,11 +9,15 @@ from sequencer.raft.progress import ProgressState
 
 
 def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
-    """Return the position at which a node is calm, or None; it must not campaign or await a sync.
+    """Return the end of the log if this node has nothing left to do, so that heartbeats may stop.
 
-    Silence must not hide anything that a heartbeat would repair. So a follower's log must end in a
-    committed entry, and a leader must know that every member votes and has the whole log, except
-    members that are away: a majority is present, and heartbeats do not reach the others.
+    Call this only while the node neither campaigns nor awaits a sync.
+
+    Silence must not hide anything that a heartbeat would repair. So the result is None unless this
+    node votes, knows the leader, and has all of its log durable and committed. On the leader, it is
+    also None unless no read and no transfer is under way, a majority has answered lately, and each
+    member that has answered lately votes, has the same log, and has been told that it is committed.
+    Members that have not answered lately do not count, since heartbeats do not reach them.
     """
     end = core.log.last
     if not core.leader or not core.is_voter or not core.commit == core.log.durable == end:
@@ -37,7 +41,7 @@ def vouch(leader: Leader, members: Set[str]) -> None:
 
 
 def _is_done(core: Core, leader: Leader) -> bool:
-    """Whether a majority is present, and its members vote and have all committed entries."""
+    """Whether a majority has answered lately, and those members vote and have all entries."""
     others = core.roster.now.keys() - {core.name}
     return (
         leader.reads.is_idle

@@ -376,7 +376,7 @@ def compare(
 
 
 def _merged_log(path: str) -> LogDirectory:
-    """Open a merged log; `Misuse` if it is none."""
+    """Open the merged log in `path`; `Misuse` if `path` has no log, or a session's log."""
     log = LogDirectory(path)
     log.refresh()
     if log.manifest.identity is None:

@@ -55,12 +55,12 @@ def stream() -> None:
 )  # fmt: skip
 @json_option("what was made")
 def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
-    """Add a stream to a node's file, and found its state as a new cluster's.
+    """Add a stream to a node's configuration file, and create the stream's initial state.
 
-    Run it once on each node of the cluster, then restart each node or send it SIGHUP: the stream is
-    served once a majority has it. Do not run it again for a node that has lost its directory: it
-    copies the stream from the others. grants.toml has to name the stream for its publishers and
-    subscribers.
+    Run this once on each node of the cluster, as for a new cluster. Then restart each node, or send
+    it SIGHUP: the stream is served once a majority of the nodes has it. If a node has lost its
+    directory, do not run this again: the node copies the stream from the others. grants.toml has
+    to name the stream for its publishers and subscribers.
 
     \b
     rt stream create trains --config /etc/rt/n1.toml

@@ -278,9 +278,9 @@ def wait_until(
 
 @contextmanager
 def interrupting(signals: StopSignals) -> Iterator[None]:
-    """Exit with the code of an interrupt if ctrl-C has stopped the block before it was done.
+    """If the block fails after ctrl-C, exit with the code of an interrupt.
 
-    The command has already reported what is left.
+    The error itself is not shown: the block has reported what it left undone before it failed.
     """
     try:
         yield

@@ -12,9 +12,10 @@ _LOOK_S: Final = 0.25
 
 
 class WaitNotes:
-    """While open, reports on stderr which nodes' answers this process waits for.
+    """While open, reports on stderr the nodes whose answers this process has long waited for.
 
-    Long-running programs, which ask nodes in passing, report their waits themselves.
+    It is for commands that end soon. A program that keeps running asks nodes again and again
+    beside its work, and reports by itself when it cannot reach them.
 
     Threads: its own thread polls and prints; `_over` ends that thread.
     """

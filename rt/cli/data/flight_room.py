@@ -1,4 +1,4 @@
-"""FlightRoom: holds `rt publish` back until the nodes have merged enough, unless a signal comes."""
+"""FlightRoom: makes `rt publish` wait while too many of its messages are not merged yet."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,8 @@ _PIECES: Final = 8  # as many as a flight limit is granted in
 class FlightRoom:
     """Waits before `publish` would exceed a flight limit, and reports the wait on stderr.
 
-    After a signal nothing waits any more: what was read is published even beyond the limit.
+    A signal ends the wait, and nothing waits after it: what was already read from the input is
+    published even beyond the limit.
     """
 
     def __init__(

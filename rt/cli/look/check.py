@@ -38,7 +38,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The levels from which a value is a warning, and critical.
+    """The values from which a figure is reported as a warning, and as critical.
+
+    If `is_low_bad`, low values are the bad ones: the figure is reported if it is at or below them.
 
     >>> Threshold("lag", "s", 30, 300).severity(31).name
     'WARNING'

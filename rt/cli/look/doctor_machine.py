@@ -64,7 +64,11 @@ def _key(files: CertificateFiles) -> Iterator[Diagnosis]:
 
 
 def descriptors(hard: int | None = None) -> Iterator[Diagnosis]:
-    """Check how many files this user's programs may have open, by `hard` or the hard limit."""
+    """Check that a program of this user may have enough files open.
+
+    Args:
+        hard: The hard limit of open files; None to ask the system for it.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS:
         yield warning("descriptors", f"a process may have {hard:,} files open",

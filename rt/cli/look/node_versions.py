@@ -14,12 +14,12 @@ _WIRE_BEFORE: Final = (2, 2)
 
 @dataclass(frozen=True, slots=True)
 class NodeVersion:
-    """The versions that one node runs.
+    """The versions of rt and of its protocols on one node.
 
     Attributes:
-        software: The version of rt; "" if not reported.
-        nodes: The versions of the protocol between nodes that it speaks, oldest first.
-        wire: The oldest and the newest version of the wire protocol that it speaks.
+        software: The version of rt; "" if the node did not report it.
+        nodes: The versions of the protocol between nodes that the node can speak, oldest first.
+        wire: The oldest and the newest version of the wire protocol that the node can speak.
     """
 
     software: str = ""

@@ -271,7 +271,13 @@ class GroupSubscriber:
         return f"<GroupSubscriber {self.name!r}, handled up to {self.acked}>"
 
     def _next_claim(self, timeout_s: float | None) -> bool:
-        """Wait for a range, asking for one when the copy has grown; False if there is none."""
+        """Wait for the next range of messages, and begin to read it.
+
+        Whenever the copy has grown, the nodes are asked for a range again.
+
+        Returns:
+            False if no range came within `timeout_s`, or before reading ended.
+        """
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_over():
             wait_s = min(_LOOK_S, max(0.0, end_s - time.monotonic()))

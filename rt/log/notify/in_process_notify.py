@@ -156,7 +156,11 @@ class Announcer:
         local_news.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
-        """Announce the frame of a message that came after a pause; None for a large frame."""
+        """Announce a message that was appended after a pause.
+
+        Args:
+            frame: the message's frame; None if it is large, so that readers read it from the file.
+        """
         self.grown(News(True, None if frame is None else frame.end, frame))
 
     def close(self) -> None:

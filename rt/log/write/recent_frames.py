@@ -45,7 +45,15 @@ _new_appended: Final[Callable[[tuple[Position, Position, list[Heading], bytes]],
 
 
 class UsedSpan(NamedTuple):
-    """UsedSpan: consecutive bytes that were used from memory, and their CRC-32."""
+    """UsedSpan: a span of the log whose bytes were taken from memory instead of the file.
+
+    The next sync checks that the file has the same bytes.
+
+    Attributes:
+        begin: where the span begins.
+        end: where it ends.
+        crc: the CRC-32 of the bytes that were taken.
+    """
 
     begin: Position
     end: Position
@@ -207,13 +215,13 @@ class RecentFrames:
         return True
 
     def take_used(self) -> tuple[UsedSpan, ...]:
-        """Take the span of used bytes to compare; later uses start another span."""
+        """Return the spans that the file has to be compared with, and forget them."""
         with self._memory.lock:
             spans, self.used = self.used, ()
         return spans
 
     def not_compared(self, spans: Sequence[UsedSpan]) -> None:
-        """Put back a span that differs or could not be compared."""
+        """Put back spans taken by `take_used` that differ, or could not be compared."""
         with self._memory.lock:
             self.used = (*spans, *self.used)
 

@@ -191,7 +191,11 @@ class Syncer:
         self.heard()
 
     def failed_or_full(self, error: OSError) -> OSError | WriterFailed:
-        """Return the error to raise; a full disk's is passed on, since a later call may succeed."""
+        """Return the error to raise after a failed write.
+
+        If the disk is full, that is `error` itself, since a later call may succeed. After any other
+        error, the writer has ended.
+        """
         return error if _is_full_disk(error) else self.failed(error)
 
     def failed(self, error: OSError) -> WriterFailed:

@@ -228,10 +228,10 @@ class Duties:
                 self._next_tick_s = due_s - due_s % _TOGETHER_S
 
     def end(self) -> None:
-        """Save a last snapshot; errors as for `step`.
+        """Save a last snapshot of the state; errors as for `step`.
 
-        A running copy of the log is stopped, but the log stays closed: the copy may still be
-        writing.
+        If the merged log is being copied from another node, this stops the copying. The log, which
+        is closed meanwhile, stays closed: the copying may still be writing to it.
         """
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()

@@ -39,11 +39,11 @@ class NodeDoor:
         self._admitted: dict[str, tuple[PeerIdentity, Doors, Mapping[str, str]]] = {}
 
     def is_member(self, name: str) -> bool:
-        """Whether the log lists a node, or it is this one."""
+        """Whether the log lists this name as a node of the cluster; True for this node itself."""
         return name == self._settings.name or name in self._membership.doors.members
 
     def votes(self, name: str) -> bool:
-        """Whether a node is a voting member, or this one."""
+        """Whether the log lists this name as a voting node; True for this node itself."""
         return name == self._settings.name or name in self._membership.doors.voters
 
     def objection(self, peer: PeerIdentity, *, greets: bool = False, is_live: bool = False) -> str:

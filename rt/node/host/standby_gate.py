@@ -42,8 +42,10 @@ class StandbyGate:
 
         Args:
             settings: the node's settings.
-            asking: sends a request to a node or mirror with one of the roles.
-            known: returns the statements of ended logs that a node has, given the id of its log.
+            asking: sends a request to the node or mirror at an address, and returns the answer. The
+                peer's certificate must have one of the given roles. None to ask over TLS.
+            known: given the id of this node's log, returns the signed statements by which logs have
+                ended, as far as this node has them. None to read them from its directory.
 
         Raises:
             Misuse: an address is malformed.

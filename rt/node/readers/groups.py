@@ -127,9 +127,10 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return {**_facts(group), "merged_end": str(self._view().end)}
 
     def hear(self, request: Fields, identity: PeerIdentity) -> None:
-        """Record that a member is alive, before it waits for other members' changes.
+        """Record that the member that sent this request is alive.
 
-        If this node does not know the group yet, `work` refuses the request, not this method.
+        Call this before `work`, which may have to wait for the changes of other members. If this
+        node does not know the group yet, nothing is recorded; `work` refuses such a request.
         """
         name, said = str(request.get("name")), _work(request)
         group = self.get(name)

@@ -76,12 +76,18 @@ class NodeSweeper:
         return max((saved.instruction for saved in self._saved if saved.end <= end), default=0)
 
     def start(self, loop: EventLoop, failed: Callable[[Exception], None]) -> None:
-        """Begin to sweep; `failed` must end the node, since a sync has failed."""
+        """Begin to free the space of archived files.
+
+        Args:
+            loop: its pool does the work.
+            failed: called if a sync has failed. It has to end the node, since what the disk holds
+                is unknown until a restart.
+        """
         self._chore = Chore(loop, self._run, failed)
         self._ask()
 
     def stop(self) -> None:
-        """Sweep no more; waits for the file that is being emptied."""
+        """Empty no more files; wait for the one that is being emptied."""
         self._sweep.is_stopping = True
         if self._chore is not None:
             self._chore.stop()

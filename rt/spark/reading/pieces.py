@@ -1,4 +1,4 @@
-"""Pieces: cuts the frames in one part of a log file to the messages that are wanted."""
+"""Pieces: reads one part of a log file, and picks the wanted messages out of its frames."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""CursorRow: the registered cursors of a stream, and how far each one lags."""
+"""CursorRow: a registered cursor and how far it lags, as the metrics and the page show them."""
 
 from collections.abc import Sequence
 from contextlib import closing
