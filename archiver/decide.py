@@ -31,7 +31,7 @@ class DiskReport(NamedTuple):
         return 100 * self.used / self.total if self.total else 0.0
 
     def excess(self, percent: int) -> int:
-        """Return how many bytes to free to get down to `percent` used; 0 or less if none."""
+        """Return how many bytes to free until `percent` is used; 0 or less if less is used now."""
         return self.used - self.pending - self.total * percent // 100
 
 

@@ -51,7 +51,7 @@ class Lease:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
     def first_held(self, files: Sequence[RolledFile], now_ns: int) -> int:
-        """Return the index of the first file held; the number of files if none is.
+        """Return the index of the first file that the lease keeps; `len(files)` if it keeps none.
 
         If `bytes_max` does not cover all files from `start` on, the newest ones that fit are held.
         """
@@ -73,7 +73,7 @@ class Lease:
 
 @lru_cache(256)  # a node parses all of its stream's leases several times a second
 def parse_lease(text: str) -> Lease:
-    """Parse the output of `Lease.text`; `Misuse` if it is not valid."""
+    """Parse the output of `Lease.text`; `Misuse` if `text` is anything else."""
     try:
         fields = json.loads(text)
         return Lease(**{**fields, "start": whole_position(fields["start"])})
@@ -82,7 +82,7 @@ def parse_lease(text: str) -> Lease:
 
 
 def whole_position(value: object) -> Position:
-    """Return a position given as a JSON number; `Misuse` if it is not one.
+    """Return a position given as a JSON number; `Misuse` if `value` is anything else.
 
     >>> whole_position(64)
     Position('0.0.64')

@@ -104,7 +104,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def policy_of(fields: Any) -> Policy:
-    """Return the policy in a JSON or TOML object; `Misuse` if it is malformed."""
+    """Return the policy in a JSON or TOML object; `Misuse` if `fields` are malformed."""
     if not isinstance(fields, dict):
         raise Misuse("a policy is an object, such as " + Policy(limit=90 << 30).text())
     if strange := sorted(fields.keys() - _KEYS):

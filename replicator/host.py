@@ -50,7 +50,7 @@ class Inbox(Protocol):
 
     @property
     def leave(self) -> Refused | None:
-        """Why this connection must leave the log; None if it may stay.
+        """Why this connection must leave the log; None if the connection may stay.
 
         The host rings the bell when it sets this.
         """

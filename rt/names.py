@@ -88,7 +88,7 @@ def is_cursor(text: str) -> bool:
 
 
 def parse_cursor(text: str) -> str:
-    """Return `text` as a cursor name; `Misuse` if it is not valid.
+    """Return `text` as a cursor name; `Misuse` if `text` is not a valid name.
 
     >>> parse_cursor("billing-eu")
     'billing-eu'

@@ -362,7 +362,7 @@ class Publisher:
         return self._writer.synced_to()
 
     def hear_syncs(self, heard: Callable[[], None]) -> None:
-        """Have `heard` called after each sync and when the disk has failed; it must not wait."""
+        """Have `heard` called after each sync and when the disk fails; `heard` must not wait."""
         self._writer.hear_syncs(heard)
 
     def demand_name(self) -> None:

@@ -80,7 +80,7 @@ class EndAsks:
             return NoEnd(f"{asked}: {spoken(error)}")
 
     def served(self, node: Address) -> Position | None:
-        """Return the end that a node or mirror serves now; None if it does not answer.
+        """Return the end that a node or mirror serves now; None if `node` does not answer.
 
         The node may serve less than was merged. The question costs a handshake.
         """

@@ -79,7 +79,7 @@ class EndWait:
         return self.is_reached
 
     def wait_answered(self, timeout_s: float) -> Position | None:
-        """Wait until the end is known; None if it is not in time, or no node can answer."""
+        """Return the end once it is known; None if the time is over, or no node can answer."""
         self._answered.wait(timeout_s)
         return self.end
 

@@ -135,7 +135,7 @@ class LocalCopy:
             disk: the disk.
             failed: called when the copy has stopped because of an error.
             grown: called with the end of the copy whenever it has grown.
-            ended: returns the statement that ended a log; None if there is none.
+            ended: returns the statement that ended a log; None if the log has not ended.
 
         Raises:
             Misuse: another process pulls into the directory, or the copy was promoted.
@@ -199,7 +199,7 @@ class LocalCopy:
         return take_lock(self.directory, f"{self.directory} {words}")
 
     def _found(self) -> LogIdentity | None:
-        """Return the identity of the log in the directory; None if it has none."""
+        """Return the identity of the log in the directory; None if the directory has no log."""
         with closing(LogDirectory(self.directory, self._disk)) as log:
             log.refresh()
             return log.manifest.identity

@@ -44,7 +44,7 @@ class ShippedSessions(Protocol):
         """Return the sessions to ship now."""
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log and the end of what may be sent now; None if it is gone."""
+        """Return a session's log and the end of what may be sent now; None if the log is gone."""
 
     def answered(self, node: str, holder: str) -> None:
         """Record the name in the certificate that a node's address answered with."""

@@ -75,7 +75,7 @@ class RequestedSessions:
         return [each for each, at_s in self._needed_s.copy().items() if at_s > oldest_s]
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return the copy of a session; None if it was set aside since it was requested."""
+        """Return the copy of a session; None if the copy was set aside after the request."""
         copy = self._copy_of(session)
         if copy is None:
             return None

@@ -118,7 +118,10 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, and None for no limit; or None if it must not be shipped."""
+        """Return a session's log and None, as all of it may be sent.
+
+        The result is None if the session must not be shipped.
+        """
         if not self.ships(session):
             return None
         return LogDirectory(self.path(session)), None
@@ -157,7 +160,7 @@ class SessionBook:
             _log.warning(words, " and ".join(sorted(others)))
 
     def holder(self, node: str) -> str:
-        """Return the name in the certificate at a node's address; the address if none answered."""
+        """Return the name in a node's certificate, or its address if it has not answered."""
         return self._holders.get(node, node)
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
@@ -167,7 +170,11 @@ class SessionBook:
         return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
-        """Save the confirmations for the publisher; `OSError` if that fails."""
+        """Save a session's confirmations for its publisher.
+
+        Raises:
+            OSError: they could not be saved.
+        """
         self.progress(session).note(whole=whole)
         if not whole and (heard := self._chosen.get(session)) is not None:
             heard()

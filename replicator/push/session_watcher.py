@@ -26,12 +26,13 @@ _SWEEP_ONLY_S: Final = 0.05  # the same where the file system sends none
 
 
 class SessionWatcher:
-    """Announces each change to all connections as soon as it is on disk.
+    """Announces each change of a session to all connections, as soon as the change is on disk.
 
-    A publisher in this process announces its own writes; other sessions are watched.
+    A publisher in this process announces its own writes; the files of other sessions are watched.
 
-    Threads: only the loop uses it, except that threads that publish call `_heard`, which adds to
-    `_due`, which the loop empties, and reads `_announcing`. The owner calls `start` and `stop`.
+    Threads: only the loop uses this, with two exceptions. The owner calls `start` and `stop`.
+    Threads that publish call `_heard`: it reads `_announcing`, and adds to `_due`, from which the
+    loop takes.
     """
 
     is_urgent = False

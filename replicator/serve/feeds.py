@@ -93,9 +93,15 @@ class LogFeeds:
         return bool(self._feeds)
 
     def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
-        """Return the feed of a new connection; `Refused` if none is served now or any more.
+        """Return the feed of a new connection.
 
-        Another node (`relays`) is refused only if nothing will ever be served again.
+        Args:
+            wake: woken when there may be something to send.
+            relays: whether the peer is another node.
+
+        Raises:
+            Refused: the log is not served now, or will never be served again. Another node is
+                refused only in the second case.
         """
         self.demand_open(relays=relays)
         if not relays and (why := self._closed()) is not None:

@@ -130,7 +130,7 @@ class Streams:
         return tuple(self._routes.by_alpn)
 
     def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
-        """Return a stream; `Refused` if it is not served, with the reason only for operators.
+        """Return a stream; `Refused` if this name is not served. Only operators learn the reason.
 
         Args:
             name: the name that the peer sent.

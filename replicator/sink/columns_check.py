@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
     """Verdict: the result of checking frames.
 
     Attributes:
-        poison: offset of the first undecodable frame, and what is wrong; None if there is none.
+        poison: offset of the first undecodable frame, and what is wrong; None if all are fine.
         skipped: positions of the frames (before it) that were not checked for lack of budget.
     """
 

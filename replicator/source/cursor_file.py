@@ -53,9 +53,9 @@ class CursorFile:
             self.file = None
 
     def following(self, start: Position) -> Position | None:
-        """Return the next file: one with bytes, or an earlier archived one; None if none.
+        """Return the start of the next file, which has bytes or is archived; None at the log's end.
 
-        A file that a full session dropped counts as never written.
+        A file that a full session dropped is left out, as if it had never been written.
         """
         known = self._log.manifest
         archived = known.successor(start)
@@ -69,7 +69,11 @@ class CursorFile:
         return (self._entered(self._oldest) if self._is_own else self._oldest()) or START
 
     def next_after(self, start: Position) -> Position | None:
-        """Return the next file, if it may be sent; `OSError` if that cannot be recorded."""
+        """Return the start of the next file, if that file may be sent; otherwise None.
+
+        Raises:
+            OSError: it could not be recorded that the file is being sent.
+        """
         if not self._is_own:
             return self.following(start)
         return self._entered(lambda: self.following(start))

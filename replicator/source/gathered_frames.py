@@ -23,7 +23,7 @@ class GatheredFrames:
         self._frames: dict[str, list[WrittenFrame]] = {}  # by session; empty if any is missing
 
     def add(self, session: str, frame: WrittenFrame | None) -> None:
-        """Add a session's new frame; None if it is large or unknown."""
+        """Add a session's new frame; `frame` is None if the frame is large, or not in memory."""
         frames = self._frames.get(session)
         if frames is None:
             self._frames[session] = [] if frame is None else [frame]

@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 
 def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
-    """Return how the sink's copy differs from the source's log; None if it is a prefix.
+    """Return how the sink's copy differs from the source's log; None if the copy is a prefix.
 
     A sink that is ahead of a session's own log has `diverged`. A node serves one of several
     copies, which may be `behind` for a while.
@@ -127,10 +127,10 @@ class Looked:
     """Looked: the state of the file at the cursor.
 
     Attributes:
-        limit: bytes of it that may be sent, complete frames or not; None if it is missing.
+        limit: bytes of the file that may be sent, complete frames or not; None if it is missing.
         rolled: its manifest line, if it was rolled and all of it may be sent.
         archived: its manifest line, if it was archived.
-        following: the next existing file; searched only after a rolled file.
+        following: the next existing file; searched only if this file is rolled.
     """
 
     limit: int | None

@@ -75,7 +75,7 @@ def is_notice(header: Header) -> bool:
 
 
 def decode_notice(body: bytes | memoryview) -> DroppedSpan | None:
-    """Return the span that a control frame says was dropped; None if it holds no valid one.
+    """Return the span that a control frame reports as dropped; None if `body` is not valid.
 
     Publishers write these bytes and can write anything, so a body that makes no sense is ignored.
     """
@@ -94,7 +94,7 @@ def decode_notice(body: bytes | memoryview) -> DroppedSpan | None:
 
 
 def parse_notice(data: bytes) -> tuple[Header, DroppedSpan] | None:
-    """Decode a notice from the first bytes of a session's file; None if there is no whole one."""
+    """Return the notice in the first bytes of a session's file; None unless it is complete."""
     try:
         header = parse_header(data)
     except FrameError:

@@ -319,7 +319,7 @@ class Manifest:
         return taken
 
     def add(self, entry: Entry) -> None:
-        """Add one fact; `ManifestError` if it contradicts an earlier one."""
+        """Add a line's fact; `ManifestError` if it contradicts an earlier line."""
         self.check(entry)
         if isinstance(entry, Rolled):
             if entry.file not in self.rolled:

@@ -99,7 +99,7 @@ def range_bytes(session: str) -> int:
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:
-    """Decode a range frame's body, whose CRC was checked; `FrameError` if it is not valid."""
+    """Decode a range frame's body, whose CRC was checked; `FrameError` if the body is not valid."""
     if header.kind != FrameKind.RANGE or len(body) < _BODY.size:
         raise FrameError("no range frame")
     instruction, term, first, length, skip, name_length, zero, digest = _BODY.unpack_from(body)

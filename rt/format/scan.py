@@ -79,7 +79,7 @@ class Scan:
 def next_header(
     read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
 ) -> Header | None:
-    """Step `walk` over the next frame by its header alone; None if it does not end by `end`.
+    """Step `walk` over the next frame and return its header; None if it ends after `end`.
 
     For callers that trust the body because it was checked when it was written. Takes one small read
     per frame and reads no payload. Raises `FrameError` as `Scan.next`.

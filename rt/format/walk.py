@@ -48,9 +48,10 @@ class Walk:
         return other
 
     def begin_range(self, header: Header, new: Range) -> None:
-        """Step over a range frame just encoded from `new`; `FrameError` if it cannot come next.
+        """Step over a range frame just encoded from `new`, like `step`, without decoding it.
 
-        Like `step`, but without decoding the range again.
+        Raises:
+            FrameError: no range frame may come next here.
         """
         if self.left or not self.merged or header.position != self.position:
             raise FrameError("no range frame may follow here")
@@ -68,7 +69,7 @@ class Walk:
         return self.left == 0
 
     def step(self, header: Header, body: bytes | memoryview = b"") -> None:
-        """Step over the next frame; `FrameError` if it cannot come next.
+        """Step over the next frame; `FrameError` if this frame may not come next.
 
         Args:
             header: the header of the frame at `position`, its own CRC already checked.

@@ -39,7 +39,7 @@ class StreamChange:
     Args:
         do: `create`, `append` or `delete`.
         type: the content type that the request names; empty if it names none.
-        producer: the producer of an append that may be repeated; None if it may not.
+        producer: the producer of an append that may be repeated; None for any other change.
         seq: the writer's own sequence, compared as text; empty if it has none.
         closes: whether the change closes the stream.
         has_data: whether the payload is part of the stream.
@@ -288,7 +288,7 @@ def _mismatch(stream: HttpStream, change: StreamChange) -> StreamVerdict | None:
 
 
 def _repeated(stream: HttpStream, change: StreamChange, sender: Producer) -> StreamVerdict | None:
-    """Return why a producer's append is not the next one expected; None if it is."""
+    """Return why a producer's append is not the expected one; None if it is the expected one."""
     known = stream.heard.get(sender.id)
     if known is not None and sender.epoch < known.epoch:
         words = f"producer {sender.id!r} is in epoch {known.epoch}; this is an older one"

@@ -32,7 +32,7 @@ def is_closing(headers: Mapping[str, str]) -> bool:
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """Return a request's content type, "" if it names none; `Misuse` if it is malformed."""
+    """Return a request's content type, "" if it names none; `Misuse` if the type is malformed."""
     kind = headers.get("content-type", "").strip()
     if kind and not (is_media_type(kind) and len(kind) <= TEXT_MAX):
         raise Misuse(f"Content-Type {kind[:60]!r} is not a media type")
@@ -161,7 +161,7 @@ def preference(headers: Mapping[str, str]) -> tuple[bool, float | None]:
 
 
 def number(query: Mapping[str, str], name: str, default: float, most: float) -> float:
-    """Return a query parameter that is a number from 0 to `most`; `Misuse` if it is not."""
+    """Return a query parameter that is a number from 0 to `most`; `Misuse` for anything else."""
     text = query.get(name)
     if text is None:
         return default
@@ -217,7 +217,7 @@ def offset_text(position: Position) -> str:
 
 
 def parse_offset(text: str) -> Position:
-    """Parse an offset into a position; `Misuse` if it is malformed."""
+    """Parse an offset into a position; `Misuse` if `text` is malformed."""
     if not _OFFSET.fullmatch(text):
         raise Misuse(f"offset is {text[:40]!r}; use -1, now, last, or a Stream-Next-Offset")
     return Position(int(text, 16))

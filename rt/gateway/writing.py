@@ -146,7 +146,7 @@ class StreamWriter:
         return expected
 
     def _refusal(self, name: str, changes: Sequence[StreamChange]) -> StreamVerdict | None:
-        """Return the outcome of a request that changes nothing; None if it may change something."""
+        """Return the outcome if a request changes nothing; None if it may change something."""
         stream, verdicts = self._store.get(name), []
         tail = START if stream is None else stream.tail
         for change in changes:

@@ -70,7 +70,7 @@ def connect_about(
 
 
 def _policy(sock: ssl.SSLSocket, stream: str) -> Fields | None:
-    """Return the answer to a question that may be about another stream; None if there is none."""
+    """Return the answer to a question that may be about another stream; None if none came."""
     end_s = time.monotonic() + _REFUSAL_S
     # a query that any version answers without changing anything
     request = {"do": "policy", "stream": stream}

@@ -244,7 +244,7 @@ class Export:
         return unread(self._view, self.position, self.end())
 
     def step(self) -> bool:
-        """Add the next messages in one commit; False if there are none.
+        """Add the next messages in one commit; return False if there are no more messages.
 
         Raises:
             ArchivedBeforeExport: the messages were archived, and gaps are not allowed.

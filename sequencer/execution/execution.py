@@ -102,7 +102,7 @@ class Execution:
 
     @property
     def missing(self) -> tuple[str, Position] | None:
-        """The session and end that the next instruction waits for; None if it lacks nothing."""
+        """The session and end that the next instruction waits for; None if no bytes are missing."""
         if not self.queue or self.executor.lacks_log:
             return None
         merge = self.queue[0].instruction

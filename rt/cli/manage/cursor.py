@@ -147,7 +147,7 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
-    """Return how many bytes the local copy has after a position; None if there is no copy."""
+    """Return how many bytes the local copy has after `position`; None if there is no copy."""
     log = LogDirectory(merged_directory(root, stream))
     log.refresh()
     if not log.is_there:

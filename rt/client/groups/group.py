@@ -122,7 +122,7 @@ class DeadLetter(NamedTuple):
 
     @classmethod
     def parse(cls, payload: bytes) -> Self:
-        """Read the payload of a dead letter; `Misuse` if it is something else."""
+        """Read the payload of a dead letter; `Misuse` if `payload` is anything else."""
         line, _, body = payload.partition(b"\n")
         try:
             fields = json.loads(line)

@@ -108,7 +108,7 @@ class MemberClaims:
         self._pace.moved_s = None
 
     def next(self, now_s: float) -> HeldClaim | None:
-        """Return the next range to work on; None if there is none.
+        """Return the next range to work on; None if no range is waiting.
 
         Raises:
             RtError: this is no longer a member.

@@ -58,7 +58,7 @@ class CursorState:
 
 
 def decode_cursor(data: bytes) -> CursorState | None:
-    """Decode a cursor's file; None if it is not whole."""
+    """Return the state in a cursor's file; None if the file is cut short or damaged."""
     body, magic = data[8:], _MAGIC
     if data[:4] == _OLD_MAGIC:
         body, magic = body + _ANY_SHARE.ljust(_BODY.size - _OLD_BODY_BYTES, b"\0"), _OLD_MAGIC
@@ -183,7 +183,7 @@ class LocalCursor:
             root: directory under which streams live.
             stream: name of the stream.
             name: the name of the cursor.
-            share: the share of the keys that is read with it; None if none is read.
+            share: the share of the keys that is read with the cursor; None if nothing is read.
             interval_s: how often acknowledgements are stored; after a crash, messages acknowledged
                 since then are repeated.
             disk: the disk to store on; the operating system's by default.
@@ -220,7 +220,7 @@ class LocalCursor:
         return self._unstored or self._state
 
     def _known(self, share: str | None) -> CursorState:
-        """Return the stored state, with this share; `Misuse` if it belongs to another share."""
+        """Return the stored state, with `share`; `Misuse` if the cursor has another share."""
         try:
             known = _read(self._path)
         except FileNotFoundError:

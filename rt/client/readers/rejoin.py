@@ -118,7 +118,7 @@ def rejoin_running(root: str, stream: str, succession: Succession) -> str:
 
 
 def _kept(aside: str, cut: Position) -> dict[str, Spans] | None:
-    """Return what the log that was moved aside has after the cut; None if it has nothing."""
+    """Return what the log in `aside` has after `cut`, by session; None if it has nothing."""
     if not os.path.exists(aside):
         return None
     with closing(LogDirectory(aside)) as log:

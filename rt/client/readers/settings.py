@@ -76,7 +76,7 @@ class ConnectionSettings:
         Args:
             roles: the certificate must have one of these.
             successions: statements of which log continues another, which each connection sends and
-                receives; None for none.
+                receives; None to exchange no statements.
 
         Raises:
             Misuse: the certificate has another role, has expired, or cannot be read.

@@ -35,7 +35,12 @@ _ALIVE_S: Final = 0.1  # a reader that waits for the copy notices its end within
 
 
 class ReadingSpan(NamedTuple):
-    """Where a reader begins, and how far it must read at least; None if it follows."""
+    """The part of a copy that a reader has to read.
+
+    Attributes:
+        start: where the reader begins.
+        end: the position that it must not end before; None if it follows the stream.
+    """
 
     start: Start
     end: Position | None

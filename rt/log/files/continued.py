@@ -38,7 +38,7 @@ class ContinuedLog:
 
 
 def read_continued(directory: str) -> ContinuedLog | None:
-    """Return a copy's record; None if it was never cut, or the record is missing."""
+    """Return a copy's record; None if the copy was never cut, or has no record."""
     try:
         fields = json.loads(read_small(os.path.join(directory, CONTINUED_NAME), _BYTES_MAX))
         return ContinuedLog(

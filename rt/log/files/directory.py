@@ -133,7 +133,7 @@ class LogDirectory:
         return False
 
     def begun_again(self) -> "LogDirectory | None":
-        """Return the log that took this one's place, refreshed; None if this one is still there.
+        """Return the log that has replaced this log, refreshed; None if this log is still there.
 
         The new log may be incomplete: a node whose log was deleted copies it from the other nodes,
         from the first line on.
@@ -234,7 +234,7 @@ class LogDirectory:
         return self.disk.open_read(self.file_path(start))
 
     def replacement(self, start: Position, file: File) -> File | None:
-        """Open the file that replaced an open one; None if it is still the same file."""
+        """Open the file that has replaced the open `file`; None if `file` was not replaced."""
         if not isinstance(file, OsFile):
             return None  # an object store has no inodes, and an open costs a request
         try:

@@ -105,7 +105,7 @@ class OsFile:
     __slots__ = ("_end", "_fd", "_syncs")
 
     def __init__(self, fd: int, path: str | None = None, syncs: Latencies | None = None) -> None:
-        """Take over `fd`; `OSError` if it is not a regular file.
+        """Take over `fd`; `OSError` if `fd` is not a regular file.
 
         Args:
             fd: open for reading, or for reading and appending.

@@ -204,7 +204,7 @@ class Follower:
             return resolve(self.log, self._start, self._wanted)
 
     def next(self) -> Batch | None:
-        """Return the next wanted batch; None if there is none yet.
+        """Return the next wanted batch; None if the log has no further one yet.
 
         Raises:
             GapError: Part of the log is gone, and `on_gap` is `raise`.

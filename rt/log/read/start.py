@@ -281,7 +281,7 @@ def end_of(log: LogDirectory) -> Position:
 
 
 def nanoseconds(time: datetime) -> int:
-    """Convert a time to ns since the epoch; `Misuse` if it has no zone."""
+    """Convert `time` to ns since the epoch; `Misuse` if `time` has no zone."""
     if time.tzinfo is None:
         raise Misuse("a start time needs a time zone, for example datetime.now(UTC)")
     whole = time.replace(microsecond=0)

@@ -108,7 +108,7 @@ class Appender:
 
     @property
     def last_frame(self) -> Position | None:
-        """Return where the last frame of the active file begins; None if there is none."""
+        """Return where the last frame of the active file begins; None if the file has no frame."""
         return None if self._file is None else self._file.last_frame
 
     @property

@@ -12,7 +12,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def as_bytes(value: object, noun: str = "a message") -> bytes:
-    """Return a payload or key as bytes; `Misuse` if it is not bytes or a buffer."""
+    """Return a payload or key as bytes; `Misuse` if `value` is neither bytes nor a buffer."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise Misuse(f"{noun} is bytes, not {type(value).__name__}; encode it first")

@@ -182,7 +182,10 @@ def sync_threads(directory: str) -> SyncThreads:
 
 
 def batch_threads(directory: str) -> SyncThreads:
-    """Return the threads that write batches to a disk; they must not wait for its syncs."""
+    """Return the threads that write batches to the disk that holds a directory.
+
+    The disk's syncs have threads of their own, so that a batch never waits for a sync.
+    """
     return _threads(directory, "batch")
 
 

@@ -311,7 +311,7 @@ class SessionWriter:
         return self._syncer.ask()
 
     def hear_syncs(self, heard: Callable[[], None]) -> None:
-        """Have `heard` called after each sync and when the disk has failed; it must not wait."""
+        """Have `heard` called after each sync and when the disk fails; `heard` must not wait."""
         self._syncer.heard = heard
 
     def close(self) -> None:

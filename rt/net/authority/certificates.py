@@ -251,8 +251,8 @@ def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name:
 
     Args:
         files: our certificate files.
-        roles: the roles it may have.
-        name: the holder it must name; any if "".
+        roles: the roles that the certificate may have.
+        name: the holder that the certificate must name; "" for any holder.
 
     Raises:
         Misuse: the certificate has expired, is not valid yet, or has another role or holder.
@@ -346,7 +346,7 @@ def _alternative_names(
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """Return a DNS name or IP address as a certificate entry; `Misuse` if it is neither."""
+    """Return a DNS name or IP address as a certificate entry; `Misuse` if `host` is neither."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

@@ -28,8 +28,8 @@ class IdlePolicy:
     for a while announces it in the heartbeat that its process sends for all its streams. A follower
     that has been calm at the same position announces that too and stops its timers. Once all
     followers have done so, the leader stops as well. A node resumes when its calm ends, or when it
-    stops hearing that the other side is calm: a follower its leader, a leader every follower. So
-    the end of a rest needs no message, and a lost message only ends a rest.
+    stops hearing that the other side is calm: for a follower, that is its leader; for a leader,
+    every follower. So the end of a rest needs no message, and a lost message only ends a rest.
 
     A member that is away does not keep the others awake: it answers no heartbeat and sends nothing.
     Any message from it ends the leader's rest, since a running member keeps the others awake until
@@ -141,7 +141,7 @@ class IdlePolicy:
         )
 
     def _calm_place(self) -> Quiescence | None:
-        """The position at which this node is calm; None while it waits for anything.
+        """The end of the log if this node is calm; None while the node waits for anything.
 
         A node keeps ticking until a snapshot covers everything it has executed.
         """

@@ -83,7 +83,7 @@ class LevelGate:
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
-        """Return the text of the note that raises the level to `NEWEST`; None if it is that.
+        """Return the text of the note that raises the level to `NEWEST`; None if it was raised.
 
         Raises:
             Refused: a node could not read it.

@@ -98,7 +98,7 @@ def carried_state(fields: Any) -> CarriedState:
 
 
 def read_carried(path: str) -> CarriedState:
-    """Read a state from its file; `Misuse` if it is malformed, `OSError` if it cannot be read."""
+    """Read a state from a file; `Misuse` if its text is malformed, `OSError` if reading fails."""
     with open(path, "rb") as file:
         data = file.read(STATE_BYTES_MAX + 1)
     try:

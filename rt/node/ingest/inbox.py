@@ -140,10 +140,13 @@ class NodeInbox:
             self.appender.recent.release(end)
 
     def sync(self) -> Durable | None:
-        """Sync the copy, and compare it with the bytes used from memory; None if it differs.
+        """Sync the copy, and check that the file has the bytes that were taken from memory.
 
         Synced frames leave memory, so later reads use the file. Damage is reported, and damaged
         bytes never count as durable.
+
+        Returns:
+            The durable end; None if the file has other bytes.
 
         Raises:
             OSError: the sync failed.

@@ -71,7 +71,7 @@ class SessionState:
             self._is_revoked = False
 
     def open(self, copy: NodeInbox) -> None:
-        """Set its copy; `Refused` if it was set aside while being opened."""
+        """Set the session's copy; `Refused` if the copy was set aside while it was opened."""
         self.demand_kept()
         self.copy = copy
 

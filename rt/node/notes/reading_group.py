@@ -201,7 +201,7 @@ _PLAIN: Final = tuple(name for name in ReadingGroup.__slots__ if name != "claims
 
 @lru_cache(_PARSED)
 def parse_reading_group(text: str) -> ReadingGroup:
-    """Parse the text of `ReadingGroup.text`; `Misuse` if it is anything else."""
+    """Parse the output of `ReadingGroup.text`; `Misuse` if `text` is anything else."""
     try:
         fields: dict[str, Any] = json.loads(text)
         claims = tuple(

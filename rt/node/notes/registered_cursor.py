@@ -82,7 +82,7 @@ class RegisteredCursor:
 
 @lru_cache(_PARSED)
 def parse_registered(text: str) -> RegisteredCursor:
-    """Parse the text of `RegisteredCursor.text`; `Misuse` if it is anything else."""
+    """Parse the output of `RegisteredCursor.text`; `Misuse` if `text` is anything else."""
     try:
         fields = json.loads(text)
         return RegisteredCursor(**{**fields, "position": whole_position(fields["position"])})

@@ -64,19 +64,23 @@ class ReaderNotes(Generic[Record]):
         self._now_ns = now_ns
 
     def get(self, name: str) -> Record | None:
-        """Return a record, as far as this node knows; None if there is none."""
+        """Return the record of this name; None if this node knows none."""
         note = self._view().notes.get(self._kind + name, "")
         return self._parse(note) if note else None
 
     def wanted(self, notes: Mapping[str, str], request: Fields) -> list[Record]:
-        """Return all readable records, or the named one; `Refused` if that does not exist."""
+        """Return all readable records, or the one that the request names.
+
+        Raises:
+            Refused: the named record does not exist.
+        """
         every, name = readable(notes, self._kind, self._parse)[0], request.get("name")
         if name is None:
             return every
         return [self.existing(next((each for each in every if each.name == name), None), str(name))]
 
     def existing(self, record: Record | None, name: str) -> Record:
-        """Return the record; `Refused` if it is None."""
+        """Return `record`; `Refused` if `record` is None."""
         if record is None:
             code, words = _UNKNOWN[self._kind]
             raise Refused(code, words.format(name[:64]))
@@ -152,7 +156,7 @@ def demand_owner(
 
 
 def number(request: Fields, field: str, default: float = 0) -> float:
-    """Return a number of a request; `Misuse` if it is anything else."""
+    """Return the number in a field of a request; `Misuse` if the field is anything else."""
     value = request.get(field, default)
     if type(value) not in (int, float) or not -(2**53) < value < 2**53:
         raise Misuse(f"{field} is a number")

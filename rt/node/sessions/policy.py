@@ -87,7 +87,7 @@ def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
 
 
 def parse_session_policy(text: str) -> SessionPolicy:
-    """Parse the text of `SessionPolicy.text`; `Misuse` if it is anything else."""
+    """Parse the output of `SessionPolicy.text`; `Misuse` if `text` is anything else."""
     try:
         return session_policy_of(json.loads(text))
     except (ValueError, RecursionError, OverflowError) as error:

@@ -67,7 +67,7 @@ class SessionQuotas:
         return SessionQuotas(self.default, {**others, name: own} if own else others)
 
     def text(self) -> str:
-        """Return the quotas as JSON, "" if there are none; equal quotas give equal texts.
+        """Return the quotas as JSON, "" if nothing is limited; equal quotas give equal texts.
 
         Raises:
             Misuse: the text is too long for a note.
@@ -90,7 +90,7 @@ class SessionQuotas:
 
 
 def quotas_of_notes(notes: Mapping[str, str]) -> SessionQuotas:
-    """Return the agreed quotas; none if there are none, or this version cannot read them."""
+    """Return the agreed quotas. No limits, if none were agreed or this version cannot read them."""
     text = notes.get(QUOTAS_NOTE)
     return _of_text(text) if text else SessionQuotas()
 
@@ -102,7 +102,7 @@ def _of_text(text: str) -> SessionQuotas:
 
 
 def parse_quotas(text: str) -> SessionQuotas:
-    """Return the quotas of a note; `Misuse` if it is malformed."""
+    """Return the quotas in the text of a note; `Misuse` if `text` is malformed."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

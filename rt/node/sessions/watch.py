@@ -120,7 +120,7 @@ class SessionWatch:
             self._order(self._look() + self._openings() if is_time else self._openings())
 
     def _may_be_merged(self, session: str) -> bool:
-        """Whether the merged log names a session's owner, as it must before its first message."""
+        """Whether the first message of a session may be merged: the merged log names its owner."""
         return _is_bound(self._opened.get(session))
 
     @property

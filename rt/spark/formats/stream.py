@@ -367,7 +367,7 @@ class RefusingReader(DataSourceStreamReader):
 
 
 def _demand(view: LogView, place: Position) -> Position:
-    """Return the log's end; `CorruptLog` if it is before the checkpoint's position."""
+    """Return the log's end; `CorruptLog` if the log ends before the checkpoint's `place`."""
     there = view.end()
     if place > there:
         raise _too_short(view.path, there)

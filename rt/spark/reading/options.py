@@ -292,7 +292,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_truth(text: str) -> bool:
-    """Parse `true` or `false`; `ValueError` if it is neither."""
+    """Parse `true` or `false`; `ValueError` if `text` is anything else."""
     return _choice(text, ("TRUE", "FALSE")) == "TRUE"
 
 

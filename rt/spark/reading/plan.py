@@ -167,7 +167,7 @@ class LogView:
 
 @contextmanager
 def open_log(path: str, *, strict: bool = True, copies: str = "") -> Iterator[LogView]:
-    """Open the log at `path` and look at it once; `Misuse` if there is none."""
+    """Open the log at `path` and look at it once; `Misuse` if `path` has no log."""
     with closing(LogView(path, strict=strict, copies=copies)) as view:
         if not view.refresh():
             raise no_log(path)

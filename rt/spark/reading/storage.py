@@ -139,7 +139,7 @@ class FsDisk:
         self._system = system
 
     def open_read(self, path: str) -> FsFile:
-        """Open for reading; `FileNotFoundError` if there is none."""
+        """Open a file for reading; `FileNotFoundError` if `path` does not exist."""
         return FsFile(self._system, path)
 
     def names(self, path: str) -> list[str]:
