@@ -81,7 +81,7 @@ class Feed(Protocol):
         """Return frames from `first` on, up to `end` at most, if they are in memory."""
 
     def is_whole(self) -> bool:
-        """Return whether this node knows of nothing that is missing up to that end."""
+        """Return whether the served log is complete up to its end, as far as this node knows."""
 
     def release(self) -> None:
         """Record that this sink has gone. Called once."""
@@ -92,7 +92,7 @@ class Host(Protocol):
 
     @property
     def stream(self) -> str:
-        """The name of the one stream that it serves."""
+        """The name of the stream that this node serves."""
 
     def is_member(self, name: str) -> bool:
         """Whether the node of this name belongs to the cluster; strangers are not served."""

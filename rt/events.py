@@ -127,7 +127,7 @@ class BeyondEnd:
 class Poisoned:
     """A frame is whole, but its messages cannot be decoded: its publisher is faulty or hostile.
 
-    Its CRCs match, so every copy has the same bytes, and no copy can repair it.
+    The CRCs of the frame match, so every copy has the same bytes, and no copy can repair it.
 
     Args:
         session: the session that published it.

@@ -100,7 +100,7 @@ class Proposals:
 
     @property
     def stuck(self) -> Mapping[str, Stuck]:
-        """The sessions that this node cannot merge, and why; empty unless it leads."""
+        """The sessions that this node cannot merge, and why; empty unless this node leads."""
         return self._planner.stuck if self._engine.leads else {}
 
     def forget(self, session: str) -> None:

@@ -278,7 +278,7 @@ class PullClient:
 
     @property
     def running(self) -> bool:
-        """Whether it is still copying; not after `stop`, nor after the disk has failed."""
+        """Whether this client still copies: False after `stop`, and after the disk has failed."""
         return not self._dialer.stopping
 
     @property

@@ -131,7 +131,7 @@ class LocalCopy:
         Args:
             directory: directory of the copy.
             keep: returns whether to keep the bytes of a file that the cluster has archived.
-            sweep: called about once a second to archive files that need not be kept.
+            sweep: called with the log about once a second, to archive files that need not be kept.
             disk: the disk.
             failed: called when the copy has stopped because of an error.
             grown: called with the end of the copy whenever it has grown.

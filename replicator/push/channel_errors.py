@@ -37,7 +37,7 @@ class ChannelErrors:
         return self._codes.get(session, "")
 
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
-        """Record that a channel has ended, and why; log that unless it repeats the last refusal."""
+        """Record why a channel has ended, and log the refusal unless it repeats the last one."""
         self.is_clean = False
         self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s

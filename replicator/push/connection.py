@@ -152,7 +152,7 @@ class PushConnection:
         return channel.position, channel.changes.bytes_after(channel.position)
 
     def archived_to(self, session: str) -> Position:
-        """Return the end of the last file that was archived here; `START` if there is none."""
+        """Return the end of the last file that was archived here; `START` if none was."""
         channel = self._channels.get(session)
         if channel is None:
             return START

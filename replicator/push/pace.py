@@ -78,7 +78,7 @@ class SessionRounds:
 
 
 class SessionSweep:
-    """SessionSweep: a check of all sessions of a connection, a few in each of its turns.
+    """SessionSweep: spreads a check of all sessions of a connection over several of its turns.
 
     Threads: only the loop uses it.
     """
@@ -97,11 +97,11 @@ class SessionSweep:
         self.is_asked = True
 
     def answer(self) -> None:
-        """Accept the request; call it before reading the names, as another one may follow."""
+        """Accept the request. Call this before reading the names, as another request may follow."""
         self.is_asked = False
 
     def begin(self, new: Iterable[str], known: Collection[str]) -> None:
-        """Plan to check all sessions: new ones first, then those left from the last sweep."""
+        """Plan to check all sessions: new ones first, then those left over from the last check."""
         self._new = dict.fromkeys(new)
         left = [each for each in self._left if each in known]
         if self._is_urgent:

@@ -21,9 +21,9 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Releaser:
-    """Archives released files of the sessions that have no live publisher.
+    """Archives the files that a session need not keep any more, if no publisher does so.
 
-    A live publisher archives its own files, as its `confirmed` file says.
+    A publisher that runs archives the files itself, as far as its `confirmed` file allows.
 
     Threads: one thread at a time calls `look_at`.
     """

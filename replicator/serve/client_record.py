@@ -72,7 +72,7 @@ class ServedClient:
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
-        """Return a view of the client; one that has left ends at the position it last confirmed."""
+        """Return a view of the client; if it has left, its end is what it confirmed last."""
         position, acked = (None, None) if self.ends is None else self.ends()
         if ended_ns is not None and position is not None and acked is not None:
             position = min(position, acked)

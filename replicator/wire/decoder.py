@@ -78,7 +78,7 @@ class Decoder:
 
     @property
     def needed(self) -> int:
-        """The length of a message that has begun to arrive; 0 if none has."""
+        """The length of the message that is arriving, as far as known; 0 if none is arriving."""
         return self._needed if self.end > self._start else 0
 
     def rest(self) -> None:

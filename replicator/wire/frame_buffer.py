@@ -48,7 +48,7 @@ class FrameBuffer:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has grown for a backlog since `rest`."""
+        """Whether this buffer has grown for a backlog since `rest`."""
         return len(self._view) > DATA_HEAD_BYTES + _RESTING_BYTES
 
     def rest(self) -> None:

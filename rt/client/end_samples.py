@@ -36,7 +36,7 @@ class EndSamples:
 
     @property
     def last(self) -> EndSample:
-        """The last answer; the first sample if there is none."""
+        """The last answer; the first sample if no node has answered."""
         return self._waiting[-1] if self._waiting else self.reached
 
     @property

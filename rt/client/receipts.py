@@ -252,7 +252,7 @@ class Receipts:
         return any(each.level > Level.WRITTEN for each in self._writing)
 
     def _wrote(self, error: Exception | None) -> None:
-        """Resolve futures that wait only for the write just done; the others wait for the sync."""
+        """Resolve futures that wait only for this write; the others go on to wait for a sync."""
         self._error = error
         if error is not None:
             return
@@ -264,7 +264,7 @@ class Receipts:
             self._unsynced.append((written, left))
 
     def _take_synced(self) -> bool:
-        """Resolve futures that wait only for the sync; the others wait for the nodes."""
+        """Resolve futures that wait only for a sync; the others go on to wait for the nodes."""
         if not self._unsynced:
             return False
         before, durable = len(self._unsynced), self._publisher.synced_to()

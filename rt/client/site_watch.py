@@ -18,7 +18,7 @@ _PART: Final = 100  # a check may take at most 1/100 of the time
 
 
 class SiteWatch(ABC):
-    """Checks once a second how far each hop has come, and records which ones are stalled.
+    """Checks once a second how far each hop has come, and records which hops are stalled.
 
     Threads: any thread may call any method except `look`, which one thread at a time calls: first
         the caller of `start`, then the thread that it starts. A look replaces `stalled`, `at_s` and

@@ -1,4 +1,4 @@
-"""The demo's reader with a cursor: it is killed, and the next one continues where it stopped."""
+"""The demo's reader with a cursor: a reader is killed, and the next continues where it stopped."""
 
 import os
 import select

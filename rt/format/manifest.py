@@ -370,7 +370,7 @@ class Manifest:
         return bool(rolled or archived)
 
     def successor(self, file: Position) -> Position | None:
-        """The next rolled file after `file`; None if there is none yet."""
+        """The next rolled file after `file`; None if no later file was rolled yet."""
         place = bisect_right(self.order, file)
         return self.order[place] if place < len(self.order) else None
 

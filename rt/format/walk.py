@@ -39,7 +39,8 @@ class Walk:
     def past(self, new: Range, size: int) -> "Walk":
         """Return a walk at the end of a range of `size` bytes that begins here.
 
-        Its frames must have been checked: it is the same as `begin_range` and a step for each.
+        Call this only for a range whose frames were checked. The result is the same as after
+        `begin_range` and a `step` for each frame.
         """
         other = Walk.__new__(Walk)
         other.position, other.merged = Position(self.position + size), self.merged

@@ -69,7 +69,7 @@ class StreamFollower:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has not yet reached the end that the log had at the start."""
+        """Whether this follower has yet to reach the end that the log had at the start."""
         return not self._reached.is_set()
 
     def demand_running(self) -> None:

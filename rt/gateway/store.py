@@ -79,7 +79,7 @@ class StreamStore:
             self._database.execute("insert into place values (?, ?, ?)", (_FORMAT, log_id, START))
 
     def get(self, name: str) -> HttpStream | None:
-        """Return a copy of a stream; None if there is none."""
+        """Return a copy of a stream; None if no stream has this name."""
         with self._lock:
             found = self._find(name)
             return None if found is None else found.copied()

@@ -22,7 +22,10 @@ def awaiting(address: tuple[str, int]) -> Iterator[None]:
 
 
 def awaited(since_s: float) -> list[str]:
-    """Return the addresses that threads have waited for this long; any thread may call this."""
+    """Return the addresses whose answers threads have awaited for `since_s` seconds or longer.
+
+    Any thread may call this.
+    """
     before_s = time.monotonic() - since_s
     found = {where for where, begun_s in list(_awaited.values()) if begun_s <= before_s}
     return sorted(found)

@@ -56,7 +56,7 @@ class RemovalVerdicts:
 
 
 class Departed:
-    """Departed: nodes that an earlier decided configuration listed and the present one does not.
+    """Departed: nodes that an earlier configuration listed, but the present one does not list.
 
     The names are kept across restarts. The log forgets its older entries, and a node's
     configuration file never changes, so neither can show that a node was removed.

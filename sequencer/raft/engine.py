@@ -135,7 +135,7 @@ class Raft:
         return members_away(self._leader) if self._leader is not None else frozenset()
 
     def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard from now, as their processes are alive and report calm."""
+        """Count these members as heard from now, as their processes report that they are idle."""
         if self._leader is not None:
             vouch(self._leader, members)
         elif self.core.leader in members:

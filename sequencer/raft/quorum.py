@@ -108,7 +108,7 @@ class Roster:
 
     @property
     def before(self) -> Configuration:
-        """The configuration before the present one; the present one if that is forgotten."""
+        """The previous configuration; the present one if the previous one is forgotten."""
         return self._history[max(0, len(self._history) - 2)][1]
 
     def counts(self, name: str, incarnation: int) -> bool:

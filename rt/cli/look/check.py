@@ -84,7 +84,7 @@ class PluginCommand(click.Command):
             raise unknown(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, RtError, OSError) as error:

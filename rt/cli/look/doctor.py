@@ -56,11 +56,11 @@ def doctor(
 
 
 def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> list[Diagnosis]:
-    """Return all findings.
+    """Return everything that the checks found, good and bad.
 
     Args:
         settings: How to reach the cluster.
-        node: The node's settings if this machine runs one; None for a client's.
+        node: The settings of the node that this machine runs; None if it only has clients.
     """
     asked, found = _asked(settings)
     if node is None:

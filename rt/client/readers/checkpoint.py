@@ -122,7 +122,7 @@ class Checkpoint:
             self._lock_fd = -1
 
     def _is_ours(self) -> bool:
-        """Return whether this program is the one that stores; takes the lock if it is free."""
+        """Return whether this program stores the checkpoint; takes the lock if it is free."""
         if self._lock_fd < 0:
             make_private_directory(self.directory)
             try:

@@ -46,7 +46,7 @@ class LogDirectory:
 
     @property
     def merged(self) -> bool:
-        """Whether it is a merged log; False while the log does not exist."""
+        """Whether this is a merged log; False while the log does not exist."""
         return self.manifest.identity is not None and self.manifest.identity.merged
 
     @property
@@ -92,7 +92,7 @@ class LogDirectory:
         return self.disk.open_read(self._begin + FILE_NAME)
 
     def _is_same(self) -> bool:
-        """Whether the manifest on disk names this log; False if there is none.
+        """Whether the manifest on disk names this log; False if the manifest is missing.
 
         Raises:
             ManifestError: it names another log; waiting for the deleted log would be in vain.
@@ -108,11 +108,11 @@ class LogDirectory:
         return found is not None
 
     def is_continued(self) -> bool:
-        """Whether the manifest on disk is the one that was read; it may have grown.
+        """Whether the manifest on disk is still the file that was read, though it may have grown.
 
-        It is not if the directory was deleted or restored from a backup: a log's own writer never
-        replaces its manifest. After `close`, this call opens the manifest and keeps it open, so
-        that no other file can get its inode.
+        The manifest is another file if the directory was deleted or restored from a backup: a log's
+        own writer never replaces it. After `close`, this call opens the manifest and keeps it
+        open, so that no other file can get its inode.
         """
         try:
             file = self._open_manifest()
@@ -172,11 +172,11 @@ class LogDirectory:
 
     @property
     def has_inodes(self) -> bool:
-        """Whether `is_as_read` can notice that another log took this one's place."""
+        """Whether `is_as_read` can notice that another log has replaced this log."""
         return self._inode is not None
 
     def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:
-        """Return inode and size of the manifest on disk; None and 0 if there is none."""
+        """Return inode and size of the manifest on disk; None and 0 if the manifest is missing."""
         try:
             if isinstance(self.disk, OsDisk):
                 status = os.stat(self._begin + FILE_NAME)

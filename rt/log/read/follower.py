@@ -117,7 +117,7 @@ class Matching:
         self._judge_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether there is something new to report; a following reader waits some seconds first."""
+        """Whether `look` may have something new to report; in the first seconds, False."""
         if self._judged == (self._sessions.met, self.has_given):
             return False
         self._judge_s = self._judge_s or now_s + _GRACE_S

@@ -365,7 +365,7 @@ class Reader:
         return self._file.size() >= walk.position.offset - read
 
     def _goes_on_elsewhere(self) -> bool:
-        """Whether another file now has this one's name; reading continues once it is long enough.
+        """Whether a new file has replaced the open one; reading goes on there once it is as long.
 
         A node sets a damaged file of its merged log aside and copies it again from another node.
         """

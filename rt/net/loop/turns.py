@@ -25,7 +25,7 @@ class Party(Protocol):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it is served before the others, and in every turn.
+        """Whether the loop serves this party before others, and in every turn.
 
         A heartbeat that had to wait for 64 pullers could cost a leader its term.
         """

@@ -1,4 +1,4 @@
-"""Encodes idle heartbeats, in which a process reports to another which of its streams are calm.
+"""Encodes idle heartbeats: which streams of a process are calm, that is, have nothing to do.
 
 Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
 index u64. Each heartbeat lists all calm streams, so a lost or late one needs no repair.

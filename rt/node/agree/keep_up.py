@@ -20,7 +20,7 @@ class LogCopy(Protocol):
 
     @property
     def log(self) -> Appender | None:
-        """The log that it writes, or None if it is not open yet; safe from any thread."""
+        """The log that is being written; None while it is not open. Any thread may read this."""
 
     @property
     def position(self) -> Position:
@@ -98,7 +98,7 @@ class KeepUp:
             self._start()
 
     def _further(self) -> list[str]:
-        """Return the members that have merged more than this node, which has no room for it.
+        """Return the members that have merged more than this node, whose disk is full.
 
         If there are none, all nodes may be full, and handing leadership over would not help.
         """

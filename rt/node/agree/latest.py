@@ -41,7 +41,9 @@ def latest(
 
 
 class LatestRead:
-    """LatestRead: one read of the latest state: a majority confirms it; then the node executes it.
+    """LatestRead: waits until the node has executed everything that was decided when it began.
+
+    A majority first confirms up to which instruction that is.
 
     Pure: `perform` waits for it in a thread, and the simulation in its turns.
     """

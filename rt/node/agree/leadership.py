@@ -136,7 +136,7 @@ class RoleCommand:
             raise Misuse("on_role is empty; name a command, such as /usr/local/bin/on-role")
 
     def __call__(self, change: RoleChange) -> None:
-        """Run it and wait for it; a failure is logged."""
+        """Run the command and wait for its end; a failure is logged."""
         told = {
             "RT_ROLE": change.role, "RT_TERM": str(change.term), "RT_LEADER": change.leader,
             "RT_NODE": change.node, "RT_STREAM": change.stream,

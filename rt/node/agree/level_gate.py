@@ -102,7 +102,7 @@ class LevelGate:
         return Note(now_ns, LEVEL_NOTE, text, note_digest(""))
 
     def objection(self, alpn: str) -> str:
-        """Return why a node that speaks this protocol is refused; "" if it is not."""
+        """Return why a node that speaks this protocol is refused; "" if it is admitted."""
         level, spoken = self.level, version_of(alpn)
         if spoken is None or spoken >= level:  # None: not the protocol between nodes
             return ""

@@ -82,7 +82,7 @@ class NodeView(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this node serves all that was merged, as far as it knows.
+        """Whether this node can serve everything that was merged, as far as it knows.
 
         After a start, a node's state may be an older copy until the others have confirmed it, and
         the node does not know how much of its log was merged until it hears from a leader.

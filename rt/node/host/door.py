@@ -93,7 +93,7 @@ class NodeDoor:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Once all members' certificates name the cluster, propose that all certificates must.
+        """Propose to admit only certificates that name the cluster, once those of all members do.
 
         Args:
             holders: the identity in the certificate of each member's last connection, by name.

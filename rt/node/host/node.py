@@ -177,7 +177,7 @@ class Node:
         self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
 
     def _agree_on_members(self) -> None:
-        """Once all members' certificates name the cluster, propose that they must."""
+        """Propose to admit only certificates that name the cluster, once all members' do."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
 

@@ -419,7 +419,7 @@ class Inboxes:
                 inbox.appender.sync()
 
     def hold(self, inbox: NodeInbox) -> None:
-        """Sync a copy before the syncer runs, and report it; `OSError` if that fails."""
+        """Sync a copy before the syncer runs, and report its end; `OSError` if the sync fails."""
         if (end := inbox.sync()) is not None:
             inbox.durable = end
             self._tell(inbox, end)

@@ -21,9 +21,10 @@ _log: Final = logging.getLogger("rt.archiver")
 class Sweep:
     """Sweep: empties archived merged files, archives merged inputs, removes old empty files.
 
-    It remembers its progress, so a round with nothing to do costs next to nothing. The sweeping
-    thread calls it. Any thread may read `emptied_to`, which only grows, and set `is_stopping`,
-    which ends a round after the current file.
+    It remembers its progress, so a round with nothing to do costs next to nothing.
+
+    Threads: one thread at a time calls the methods. Any thread may read `emptied_to`, which only
+    grows, and set `is_stopping`, which ends a round after the current file.
     """
 
     def __init__(

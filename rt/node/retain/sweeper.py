@@ -1,4 +1,4 @@
-"""NodeSweeper: runs the sweep that frees the space of a node's archived files."""
+"""NodeSweeper: frees the space of a node's archived files, by running a `Sweep` when needed."""
 
 import logging
 import time

@@ -241,7 +241,7 @@ class SessionWatch:
 
 
 def _is_bound(known: Ownership | None) -> bool:
-    """Whether it is decided which log has this name."""
+    """Whether the nodes have agreed which log may be pushed under the session's name."""
     return known is not None and bool(known.log)
 
 

@@ -11,7 +11,7 @@ from rt.spark.reading.steps import last_run, runs
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Count and bounds of a load; if it has no message, all but the count are None.
+    """Count and bounds of the messages of a load; without messages, the bounds are None.
 
     Attributes:
         messages: how many there are; merged messages are counted without repeats.

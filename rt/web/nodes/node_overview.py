@@ -166,7 +166,7 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
 
 
 def _behind(answer: Mapping[str, Any], when: str) -> int:
-    """Return how many fewer messages a node had merged than this one when it was asked."""
+    """Return how many messages a node lagged this node in merging when it was asked."""
     theirs = _number(answer, "messages")
     return 0 if theirs is None else (_number(answer, when) or 0) - theirs
 
