@@ -48,7 +48,7 @@ NO_QUOTA: Final = Quota()
 
 @dataclass(slots=True)
 class _Account:
-    """What one publisher has used of a stream."""
+    """How much of its quota of a stream one publisher has used."""
 
     quota: Quota
     budget: Budget

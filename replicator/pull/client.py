@@ -361,7 +361,7 @@ class PullClient:
         return side.pause_s
 
     def aside(self) -> Callable[[], None] | None:
-        """Return work for a thread, if any: opening the copy, or ending one of its files."""
+        """Return work for a thread, if any: opening the copy, or ending a file of the copy."""
         side = self._side
         return None if side is None or side.aside is None else side.take_aside
 

@@ -29,7 +29,7 @@ class ScrubState:
     """ScrubState: the results of scrubbing; never changed once made.
 
     Attributes:
-        finished_ns: when the last round ended, ns since the epoch; 0 if none did.
+        finished_ns: when the last round ended, ns since the epoch; 0 if no round has ended.
         files: how many files were read since the start.
         corrupt: how many of them were damaged.
         repaired: how many of these were repaired.

@@ -68,7 +68,7 @@ class ServedStream:
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Which stream handles which connection; replaced as a whole, never changed."""
+    """Which stream handles which connection; a change makes a new object."""
 
     streams: Mapping[str, ServedStream] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)  # why a stream is no longer served

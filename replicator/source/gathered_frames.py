@@ -35,7 +35,7 @@ class GatheredFrames:
                 self._frames[session] = []
 
     def take(self, session: str) -> WrittenFrame | None:
-        """Return a session's frames as one; None if any is missing or the total is too large."""
+        """Return a session's frames joined; None if any is missing, or the total is too large."""
         # A thread in `add` may still append to the list, so check and join a copy.
         frames = tuple(self._frames.pop(session, ()))
         return _joined(frames) if len(frames) > 1 else frames[0] if frames else None

@@ -128,8 +128,8 @@ class StateCarrier:
     A state is written only once the copy has reached the state's end and has the same digest there.
     Without those bytes of the log, the state would be of no use.
 
-    Threads: one of its own calls `turn`; `record` is replaced as a whole, and any thread may read
-    it.
+    Threads: a thread of its own calls `turn`; `record` is replaced as a whole, and any thread may
+    read it.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def keeping(
 class StandbyReach:
     """Regularly asks all nodes, because a standby reports to only one of them.
 
-    Threads: one of its own asks; any thread may read `position`, which is replaced as a whole.
+    Threads: a thread of its own asks; any thread may read `position`, which is replaced as a whole.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class StreamStore:
             log_id: the id of the merged log; streams from another log are deleted.
 
         Raises:
-            Misuse: the file was not written by a gateway, or by one of a newer version.
+            Misuse: the file was not written by a gateway, or by a gateway of a newer version.
         """
         self._lock = threading.Lock()
         self._path = path

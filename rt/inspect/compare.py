@@ -19,7 +19,7 @@ class Comparison:
     Attributes:
         first: One copy's directory.
         second: The other's directory.
-        differs_at: The first byte that differs; None if none does.
+        differs_at: The first byte that differs; None if all are equal.
         compared: Number of bytes that were equal.
         end: Where the shorter copy ends, or where they differ.
         not_compared: Files that at least one copy has archived.

@@ -29,7 +29,7 @@ class Divergence:
         proof: the number of the first message after the cut, and the running digest there.
         beyond: the first log's messages after the cut: spans of sequence numbers by session, or by
             group.
-        missing: those of them that the second log does not have after the cut.
+        missing: the part of these messages that the second log does not have after the cut.
     """
 
     cut: Position

@@ -119,7 +119,7 @@ def join_obstacle(
 def _compared(
     logs: SessionLogs, samples: list[Sample], each: Slice, durable: Position
 ) -> Stuck | None:
-    """Compare the session with the group's first sample found in it; None if none is found."""
+    """Compare the session with the first sample of the group that it has; None if it has none."""
     log, state = logs[each.session], logs.state(each.session)
     place = log.next_place(state.searched_to or each.first)
     rolled = log.manifest.rolled_end(place.file)

@@ -290,7 +290,7 @@ def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
 
 
 def changed_frame(data: bytes, frames: Sequence[Heading]) -> Position | None:
-    """Return the position of the first frame whose bytes no longer match its header; None if none.
+    """Return the position of the first frame whose bytes no longer match its header, or None.
 
     The frames were checked when they arrived, perhaps long ago. Long ranges are copied without this
     check, since every reader of the merged log makes it.

@@ -101,7 +101,7 @@ class MemberChanges:
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy of a node's state is known not to be the empty one of a new member."""
+        """Whether a copy of a node's state is known not to be the empty state of a new member."""
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)
         return incarnation == FOUNDER or is_lost or roster.has_counted(name, incarnation)

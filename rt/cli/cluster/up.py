@@ -223,7 +223,7 @@ def _start(children: Children, place: cluster_files.Place, page: str) -> Child:
 
 
 def _is_founder(root: str, place: cluster_files.Place) -> bool:
-    """Return whether a node is one of the cluster's first, rather than added later."""
+    """Return whether a node founded the cluster, rather than was added later."""
     first = load(NodeSettings, os.path.join(root, "n1.toml"), "node", environment={})
     return place.name in first.member_names
 

@@ -66,7 +66,7 @@ def member_places(
 ) -> list[tuple[str, int]]:
     """Return the members' addresses, as listed by nodes that answer at a listed address.
 
-    The leader's list is preferred: that of a lagging node may name a member that was removed.
+    The leader's list is preferred: the list of a lagging node may name a removed member.
     """
     lists, of_leaders = list[tuple[str, int]](), list[tuple[str, int]]()
     for each in found:

@@ -161,7 +161,7 @@ def judged(
     Args:
         asked: The nodes' answers.
         thresholds: For lag, lag of pulls and days of certificates.
-        may_stop: A node that someone wants to stop; "" if none.
+        may_stop: The node that someone wants to stop; "" for no node.
     """
     report = report_of(list(asked))
     nodes = report.answering

@@ -101,7 +101,7 @@ class ClaimReader(Protocol):
         """Return where reading continues."""
 
     def next_batch(self, timeout_s: float) -> Batch | None:
-        """Return the next batch; None if none came in time. `GapError` at every gap."""
+        """Return the next batch; None if no batch came in time. `GapError` at every gap."""
 
     def poison(self, batch: Batch, error: FrameError) -> RtError:
         """Return the error of a batch that cannot be decoded."""
@@ -205,7 +205,7 @@ class ClaimReading:
             grown_s = self._now_s()
 
     def _next_batch(self, reader: ClaimReader, claim: HeldClaim) -> Batch | None:
-        """Return the next batch; None if none came in time, or after a gap that may be skipped.
+        """Return the next batch; None if no batch came in time, or after a gap that may be skipped.
 
         The reader raises at every gap; a gap that only this copy has is never skipped.
         """

@@ -249,7 +249,7 @@ class Appender:
             raise CorruptLog(self._path(start), verdict.at, verdict.reason)
 
     def compare(self, spans: Sequence[UsedSpan]) -> None:
-        """Compare the log's files with bytes that were used from memory; any thread may call this.
+        """Compare the log's files with bytes that were taken from memory; any thread may call this.
 
         Raises:
             CorruptLog: a file has other bytes.

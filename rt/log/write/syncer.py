@@ -216,7 +216,7 @@ class Syncer:
             raise self.failure
 
     def turn(self) -> float | None:
-        """Sync and archive what is due; return the seconds until the next call, None if none."""
+        """Sync and archive what is due; return the seconds until the next call, or None."""
         with self._changed:
             if self._closing or self.failure:
                 return None

@@ -43,7 +43,7 @@ class CatchUp:
             contexts: TLS contexts made when the node started, so later faults in their files do no
                 harm.
             suspect: called with damage in a rolled file, which must be replaced. If the copy ends
-                in that file, each node takes the copy for one of another log.
+                in that file, each node takes the copy for a copy of another log.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard

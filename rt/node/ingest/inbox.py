@@ -159,7 +159,7 @@ class NodeInbox:
         return end if not recent.used or self._is_as_used(recent) else None
 
     def _is_as_used(self, recent: RecentFrames) -> bool:
-        """Whether the files equal the bytes that were used from memory; report damage."""
+        """Whether the files have the bytes that were taken from memory; report damage."""
         spans = recent.take_used()
         try:
             self.appender.compare(spans)

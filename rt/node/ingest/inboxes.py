@@ -269,7 +269,7 @@ class Inboxes:
                 state.proved(merged)
 
     def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped a session's copies; 0 if none did."""
+        """Return the instruction that last dropped a session's copies; 0 if no instruction did."""
         state = self._sessions.get(session)
         return 0 if state is None else state.begun.after
 

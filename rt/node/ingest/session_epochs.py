@@ -21,7 +21,7 @@ class SessionEpoch(NamedTuple):
     """SessionEpoch: the instruction that last dropped a session's copies.
 
     Attributes:
-        after: the index of the instruction; 0 if none did.
+        after: the index of the instruction; 0 if no instruction did.
         retired: ids of logs that may not be pushed again, separated by spaces; "" if any may.
     """
 

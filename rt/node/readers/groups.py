@@ -257,7 +257,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return group
 
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
-        """Return the group with one more range handed out, as its last claim; None for none.
+        """Return the group with one more range handed out, as its last claim; None if no range is.
 
         A member gets a suspect range only when it holds nothing else, and then nothing besides it:
         if it dies, only this range can be the cause.

@@ -21,7 +21,7 @@ class CursorRow:
     Attributes:
         cursor: its name.
         owner: the holder of the certificate that may use it.
-        holder: the reader that uses it now; "" if none does.
+        holder: the reader that uses the cursor now; "" if no reader does.
         position: everything before it is acknowledged.
         stored_ns: when it was last acknowledged, taken or moved, ns since the epoch.
         pin_bytes: how many unacknowledged bytes at most are kept from retention.
