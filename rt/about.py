@@ -34,7 +34,7 @@ def speak_of(about: str) -> None:
 
 @contextmanager
 def speaking(about: str) -> Iterator[None]:
-    """As `speak_of`, until the block ends."""
+    """Begin this thread's log lines with `about` until the block ends, then as before."""
     before = _about.get()
     speak_of(about)
     try:

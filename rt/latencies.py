@@ -49,7 +49,7 @@ class LatencyCounts(NamedTuple):
         return sum(self.counts)
 
     def joined(self, other: "LatencyCounts") -> "LatencyCounts":
-        """Merge two histograms."""
+        """Return the counts of both histograms together."""
         counts = map(sum, zip(self.counts, other.counts, strict=True))
         return LatencyCounts(tuple(counts), self.sum_s + other.sum_s)
 

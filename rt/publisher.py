@@ -523,7 +523,10 @@ class Publisher:
             raise
 
     def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
-        """Write pending messages; with `alone`, the caller announces them later, unlocked."""
+        """Write the pending messages and return their frame; None if no message is pending.
+
+        With `alone`, the caller announces the frame later, without the lock.
+        """
         pending = self._pending
         if not pending.payloads:
             return None

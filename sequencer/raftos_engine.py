@@ -1,10 +1,10 @@
-"""The second engine: raftos' roles, timers and configuration under the rules of `raft`.
+"""The second engine: raftos decides on roles and timers, under the rules of `sequencer.raft`.
 
 Classes of the package raftos 0.2.6 decide which role a node has, how the role changes, and when.
 `sequencer.raft.engine` decides what a node may believe, vote for, log, commit, send and read:
 raftos' handlers, log, storage, state machine, sockets, serializers and keys are never called.
-docs/adr/0005-raftos.md lists which parts of raftos run. This module can only be imported where the
-audited files are installed; everything in it except that check is pure.
+docs/adr/0005-raftos.md lists which parts of raftos run. Importing this module fails unless the
+audited files of raftos are installed; except for that check, the module is pure.
 """
 
 import asyncio

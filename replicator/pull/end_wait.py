@@ -102,7 +102,7 @@ class EndWait:
         self._is_over.set()
 
     def _turn(self) -> float | Aside | None:
-        """Return work for a thread, or when to look again."""
+        """Return work for a thread, or the seconds until the next look, None for no other look."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if pause_s:
             return pause_s

@@ -51,7 +51,10 @@ class MirrorFeed:
 
 
 def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
-    """Admit nodes only to ask where the stream ends, as the old site's do before they start."""
+    """Return "" if a node only asks (`greets`), otherwise why it is not admitted.
+
+    Nodes of the old site ask where the stream ends before they start.
+    """
     return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
 
@@ -156,7 +159,7 @@ class Mirror:
         return ""
 
     def feed(self, wake: Bell, *, relays: bool) -> MirrorFeed:
-        """Give a pulling connection the copy."""
+        """Return a feed of the copy for a pulling connection (`replicator.host.Host`)."""
         feed = self._feeds.open(wake, relays=relays)
         return MirrorFeed(feed, time.monotonic(), self._is_proven)
 

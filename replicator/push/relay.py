@@ -89,7 +89,7 @@ class RequestedSessions:
         """Do nothing: a relay keeps no confirmations that could be outdated."""
 
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
-        """Keep relaying a session that the other node accepts."""
+        """Keep relaying a session that the other node accepts; return True, since this is news."""
         self._needed_s[session] = self._clock()
         return True
 
@@ -100,7 +100,10 @@ class RequestedSessions:
         """Do nothing: nothing is open."""
 
     def refused(self, session: str, why: Refused) -> float:
-        """Drop the request; the other node repeats it while it lacks the session."""
+        """Drop the request, and return the seconds before which the session is not relayed again.
+
+        The other node repeats the request while it lacks the session.
+        """
         retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
         self._needed_s.pop(session, None)
         self._not_before_s[session] = self._clock() + retry_s

@@ -37,7 +37,12 @@ class Releaser:
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
 
     def look_at(self, session: str, *, last: bool = False) -> None:
-        """Archive a session's released files; with `last`, even if more may be released soon."""
+        """Archive the session's released files; an error is logged.
+
+        If the released end has moved within one file since the last look, nothing is done: the next
+        look finds whether it has reached the end of the file. With `last`, no look follows, so the
+        files are archived now.
+        """
         if self._release is Release.NEVER:
             return
         if last:

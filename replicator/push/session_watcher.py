@@ -111,7 +111,7 @@ class SessionWatcher:
             self._begin_again(self._loop)
 
     def failed(self, error: Exception) -> bool:
-        """After an internal error, watch all sessions again a second later."""
+        """After an internal error, watch all sessions again a second later; return True."""
         _log.error("internal error while sessions were watched", exc_info=error)
         if self._loop is not None:
             self._begin_again(self._loop)

@@ -78,7 +78,10 @@ class ShippingNotes:
         return "; ".join(said) or self._standstill(session)
 
     def _standstill(self, session: str) -> str:
-        """Explain why a shipped session made no merge progress since the last check."""
+        """Return why nothing of a shipped session was merged since the last check.
+
+        "" if something was merged, or if everything sent is merged.
+        """
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
         before, self._merged[session] = self._merged.get(session), merged

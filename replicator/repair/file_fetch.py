@@ -69,7 +69,10 @@ class FileFetch:
         return [address_text(each) for each in self._addresses()]
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
-        """Copy a rolled file from a node; see `replicator.repair.mend.FileSource`."""
+        """Copy a rolled file from a node, and return the path of the copy.
+
+        Arguments and errors as for `replicator.repair.mend.FileSource`.
+        """
         self._demand_ended()
         self.clear()
         address = next((each for each in self._addresses() if address_text(each) == node), None)

@@ -115,7 +115,7 @@ class LogFeeds:
         self._feeds.pop(feed, None)
 
     def demand_open(self, *, relays: bool) -> None:
-        """Raise `Refused` if peers of this kind, nodes (`relays`) or others, are served no more."""
+        """Raise `Refused` if the log will not be served again to a node (`relays`) or a client."""
         if self.refusal is not None:
             raise self.refusal
         if self.moved is not None and not relays:

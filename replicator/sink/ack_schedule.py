@@ -12,7 +12,7 @@ _NEVER_S: Final = float("inf")
 
 
 class Rank(Protocol):
-    """Rank: a node among those that merge a stream."""
+    """Rank: a node's place in the order in which the nodes merge a stream."""
 
     @property
     def is_first(self) -> bool:

@@ -263,7 +263,10 @@ def _holds_nothing(appender: Appender) -> bool:
 
 
 def _has_bytes(appender: Appender) -> bool:
-    """Whether the copy has a file that is not archived, and so must not skip the next one."""
+    """Whether the copy has a file that is not archived.
+
+    If so, the copy must not skip a file that its source never had: another source may have it.
+    """
     return appender.is_open or len(appender.manifest.archived) < len(appender.manifest.order)
 
 

@@ -93,7 +93,7 @@ class CursorFile:
         return (self.following(first) or START) if is_dropped(known, first) else first
 
     def _entered(self, find: Callable[[], Position | None]) -> Position | None:
-        """Return the next file of a publisher's own log, once it may be sent.
+        """Return the next file of a publisher's own log; None if no file may be sent yet.
 
         In a session that drops its oldest messages, the file is recorded first, so that it is kept.
         The pusher may be ahead of the merge by at most half of the session's limit, so that there

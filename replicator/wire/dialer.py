@@ -57,7 +57,7 @@ class Destination:
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
-        """Name one of the nodes in a message."""
+        """Return what a connection to one of the nodes is called in a message."""
         verb = "push to" if self.direction == PUSH else "pull from"
         return f"{verb} {f'node {self.member}' if self.member else address_text(node)}"
 
@@ -83,7 +83,7 @@ class Served(Protocol):
         """
 
     def aside(self) -> Callable[[], None] | None:
-        """Return work that the last turn left to a thread, since it may wait for a disk."""
+        """Return work that the last turn left to a thread, or None; the work may wait for a disk."""
 
     def end(self) -> None:
         """Release what the connection used."""

@@ -41,7 +41,11 @@ def send_successions(link: Link, texts: Iterable[str]) -> None:
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
     """Raise `Refused` unless this peer may do what its Hello asks for.
 
-    With `is_own`, the stream is the one that publishers without granted streams may push to.
+    Args:
+        hello: what the peer asks for.
+        peer: its identity.
+        is_own: whether the stream is the node's own, to which publishers may push whose grants name
+            no streams.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:

@@ -374,7 +374,10 @@ class ClientPublisher:
             )  # fmt: skip
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
-        """Wait until a majority has everything; this process or `rt push` may ship it."""
+        """Wait until a majority has everything up to `end`; False if the deadline passes first.
+
+        This process or `rt push` ships the messages.
+        """
         while self.confirmed().replicated < end:
             if time.monotonic() >= deadline:
                 return False

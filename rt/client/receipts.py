@@ -225,7 +225,10 @@ class Receipts:
         return self._pause_s if any(self._waiting.values()) or self._calls else None
 
     def _met(self, error: Exception) -> float | None:
-        """Fail all futures, or try again later after an error such as a full disk."""
+        """Return the seconds until another try after a disk error, such as a full disk.
+
+        After any other error, fail all futures and return None.
+        """
         if isinstance(error, OSError) and not isinstance(error, RtError):
             self._complaint.say(spoken(error))
             return _FULL_DISK_S

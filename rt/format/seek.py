@@ -27,7 +27,7 @@ def walk_before(
         read: `read(length, offset)` of the log file.
         index: the file's index; it may be empty, stale or damaged.
         start: the file's start position.
-        is_past: whether an entry is past what is sought; monotone over the entries.
+        is_past: returns whether an entry is past what is sought; monotone over the entries.
         merged: whether the log is a merged one.
         session: the session's name, for a session's log.
     """

@@ -532,9 +532,10 @@ def _sse_data(stream: HttpStream, chunk: Chunk, *, is_text: bool) -> str:
 
 
 def _event(kind: str, data: str) -> bytes:
-    """Return the text of an event; each line of the data, whatever its ending, is a field.
+    """Return a server-sent event, with a field `data` for each line of `data`.
 
-    The format drops one space after the colon, so a line that begins with a space is sent with two.
+    Lines may end in CR, LF or both. A client drops one space after the colon, so a line that begins
+    with a space is sent with another space before it.
     """
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fields = "".join(f"data:{' ' * line.startswith(' ')}{line}\n" for line in lines)

@@ -85,7 +85,10 @@ class StreamStore:
             return None if found is None else found.copied()
 
     def look(self, name: str) -> HttpStream | None:
-        """Return a copy of a stream without its producers, which may be a thousand."""
+        """Return a copy of a stream, None if it does not exist.
+
+        The copy lacks the stream's producers, of which there may be a thousand.
+        """
         with self._lock:
             found = self._find(name)
             return None if found is None else replace(found, heard={})

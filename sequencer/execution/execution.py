@@ -257,7 +257,10 @@ class Execution:
         return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
 
     def _plan_adopted(self) -> SnapshotPlan | None:
-        """Return an adopted state to snapshot while the merged log is copied."""
+        """Return a plan to save an adopted state while the merged log is still being copied.
+
+        None if no state was adopted, if it was saved already, or if it is not committed here yet.
+        """
         ledger = self.executor.ledger
         is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
         if not is_new or ledger.index > self._committed_index:

@@ -33,7 +33,10 @@ def decode_slot(data: bytes, directory: int) -> Ballot | None:
 
 
 def newer(one: Ballot | None, other: Ballot | None) -> Ballot | None:
-    """The later of two slots' ballots: terms never decrease, and a vote is never withdrawn."""
+    """Return the later of two slots' ballots; None if neither slot is intact.
+
+    A later ballot has a higher term, or has a vote that the other lacks.
+    """
     intact = [ballot for ballot in (one, other) if ballot is not None]
     return max(intact, key=lambda ballot: (ballot.term, ballot.voted_for != ""), default=None)
 

@@ -313,7 +313,10 @@ class Journal:
         )
 
     def _retire(self) -> WriterFailed:
-        """Record that this node was removed, so that it does not start again by mistake."""
+        """Record that this node was removed, and return the error that says so.
+
+        The node does not start again by mistake, since its directory has no identity any more.
+        """
         identity = f"{self._path}/{IDENTITY_NAME}"
         self._disk.replace(identity, f"{self._path}/{REMOVED_NAME}")
         self._failed = REMOVED

@@ -62,8 +62,7 @@ class PeerOut(ContextParty):
             name: the member's name.
             dialer: connects to it.
             about: the context in which the loop acts on the connection.
-            is_quiet: returns whether another connection logs the problems, so that this one need
-                not.
+            is_quiet: whether to leave it to another connection to log the problems.
             told: called by the dialling thread after each attempt that the member answered, with
                 the member's reason to refuse this node, or "".
         """
@@ -492,7 +491,10 @@ class Peers:
         return PeerIn(self, sock, identity).keep
 
     def joined(self, reading: PeerIn) -> bool:
-        """Receive from a member on this connection, and close its older one."""
+        """Receive from a member on this connection, and close the member's older connection.
+
+        Return False, and do nothing, if everything is stopped.
+        """
         if self._is_over:
             return False
         name = reading.peer.name

@@ -11,11 +11,12 @@ _REST_TICKS: Final = 100  # each session at rest is examined again within so man
 
 
 class WaitingSessions:
-    """WaitingSessions: sessions to examine next, and sessions at rest, which had nothing to merge.
+    """WaitingSessions: the sessions to examine next for bytes to merge, and the sessions at rest.
 
-    A session whose last file has no frame always has a durable end past its merged end, and so may
-    a session that meets an obstacle. Examining one takes 50 us or more, and there may be a
-    thousand: examining all for each instruction would delay every other session.
+    A session is put to rest if nothing of it could be merged when it was examined, although its
+    durable end may be past its merged end: its last file may have no frame yet, or an obstacle may
+    prevent the merge. Examining a session takes 50 us or more, so examining all of a thousand
+    sessions for each instruction would delay the ones that have something to merge.
     """
 
     def __init__(self, holdings: Holdings) -> None:

@@ -216,12 +216,15 @@ class Core:
         return self.roster.is_known(index, self.name, self.incarnation)
 
     def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:
-        """Make a snapshot of the applied entry `index` and drop entries that it covers.
+        """Make a snapshot as of the applied entry `index`, and drop entries that it covers.
 
         Args:
-            index: the last entry in it.
+            index: the last entry that the snapshot covers.
             data: the application's state.
             needed: entries after this index are still needed by a peer.
+
+        Returns:
+            The snapshot; None if one of `index` or later exists, or if `may_compact` is false.
         """
         newest = self.snapshots.newest
         if (newest is not None and index <= newest.index) or not self.may_compact(index):

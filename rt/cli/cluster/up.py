@@ -175,7 +175,10 @@ class LocalCluster:
         return self._start(name)
 
     def _add(self, name: str) -> str:
-        """Start a node that was added to the configuration while this was running."""
+        """Start a node that was added to the configuration while this was running.
+
+        Return a line that says so, also if the node is running already.
+        """
         config = os.path.join(self._root, f"{parse_node(name)}.toml")
         settings = load(NodeSettings, config, "node", environment={})
         self._places[name] = cluster_files.Place(settings.name, settings.listen, config)

@@ -79,13 +79,15 @@ class _Asking(ConnectionSettings):
 def link_options(
     table: str, json: str = "", listed: Container[str] = LINK_LISTED, *, follows: bool = True
 ) -> Callable[[Command], Callable[..., Any]]:
-    """Return the options of a command that asks nodes and reads no files of a stream.
+    """Return a decorator that adds the options with which a command reaches the nodes.
+
+    It is for commands that ask nodes and read no files of a stream.
 
     Args:
-        table: the table of the file that belongs to this command.
-        json: what its option `--json` prints; "" if it has none.
-        listed: the settings that its help lists.
-        follows: whether it also asks a cluster that is known to continue the log.
+        table: the command's table in the configuration file.
+        json: what the command's option `--json` prints; "" for no such option.
+        listed: the settings that the command's help lists.
+        follows: whether the command also asks a cluster that is known to continue the log.
     """
 
     def decorate(command: Command) -> Callable[..., Any]:

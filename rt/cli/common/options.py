@@ -90,7 +90,7 @@ def json_option(what: str) -> Callable[[Command], Command]:
 
 
 def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
-    """Parse the value of an option that takes a position."""
+    """Parse the value of an option that takes a position; None if the option is not given."""
     try:
         return None if text is None else Position.parse(text)
     except ValueError as error:

@@ -90,7 +90,7 @@ def set_policy(
 
 
 def _count(text: str | None) -> int | str | None:
-    """Return a number of messages, for `policy_of` to check."""
+    """Return a number of messages as an int; `policy_of` refuses any other text, returned as is."""
     return int(text) if text is not None and text.isdecimal() else text
 
 

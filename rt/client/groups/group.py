@@ -64,10 +64,11 @@ class Group:
         return f"{self.dead_letters}-{member}"
 
     def is_letter(self, message: Message) -> bool:
-        """Whether this is a dead letter, of this group or one that shares its sessions.
+        """Whether a message is a dead letter of this group, or of a group with the same prefix.
 
-        Dead letters are not delivered: a letter that causes a letter would never end. Other
-        messages of a session with such a name are delivered.
+        A dead letter is in a session `DEAD_LETTERS-...` and has the format of one. The group is not
+        given dead letters: one that failed would cause another, without end. It is given all other
+        messages of these sessions.
         """
         if not self.dead_letters or not message.session.startswith(f"{self.dead_letters}-"):
             return False

@@ -337,7 +337,7 @@ class GroupSubscriber:
             self._source = _chain(message, rest)
 
     def _handled_before(self, message: Message) -> HeldClaim | None:
-        """Call `handled_before` with all open ranges."""
+        """Return what `handled_before` returns for all open ranges and the message's position."""
         return handled_before(self._open, message.position, self._claims)
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:

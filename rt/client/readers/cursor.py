@@ -134,7 +134,7 @@ def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> 
 
 
 def _other_share(name: str, known: str | None, share: str) -> str:
-    """Explain why a cursor cannot be used for a share: its position covers other keys."""
+    """Return the error message for a cursor whose position covers other keys than `share`."""
     return (
         f"cursor {name!r} was used for {_named(known)} and not for {_named(share)}; use another "
         "name for each share, or reset this one to a position that all shares have reached"

@@ -201,7 +201,10 @@ class RegisteredReader:
         self._due_s = time.monotonic() + self._pause_s
 
     def _give_up(self, error: RtError) -> None:
-        """Stop sending, because the cursor is lost or will be."""
+        """Send no more signs of life, and call `lost`.
+
+        Another reader has taken the cursor, or can soon, since no sign of life can be sent.
+        """
         _log.warning("%s", error)
         self._error = error
         self._timer.stop(0)

@@ -35,7 +35,7 @@ class WrittenFrame(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """Where the frame ends, which was also the end of the file when it was written."""
+        """The end of the frame; when the frame was written, this was also the end of the file."""
         return Position(self.position + len(self.data))
 
 

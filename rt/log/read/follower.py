@@ -266,7 +266,10 @@ class Follower:
         return found
 
     def _successor(self, reader: Reader) -> Superseded | None:
-        """If this copy was replaced by one cut to continue another log, continue reading there."""
+        """Continue reading in the copy that has replaced this one; return the event that says so.
+
+        None if no copy has replaced it that was cut to continue another log.
+        """
         before, known = self.log.manifest.identity, read_continued(self.log.path)
         if known is None or before is None or known.old != before.id:
             return None

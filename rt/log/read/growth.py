@@ -33,10 +33,10 @@ Meaning = UnwrittenFrame | DamagedFrame | EmptiedFile
 
 
 class BadFrames:
-    """Explains the bad frames of one log; all readers decide by it alone.
+    """Decides what each bad frame of a log means: unfinished, damaged, or archived meanwhile.
 
-    A subscriber, a pusher and Spark see the same bytes; if each decided for itself, one of them
-    would call a damaged log complete.
+    Subscribers, pushers and Spark see the same bytes, and all of them use this class: if each
+    decided for itself, some would call a damaged log complete.
     """
 
     __slots__ = ("_log", "_waited_at")

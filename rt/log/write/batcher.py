@@ -121,7 +121,10 @@ class Batcher:
                 self._lock.release()
 
     def turn(self) -> float | None:
-        """Write messages that have waited long enough; return the seconds until the next turn."""
+        """Write messages that have waited long enough; return the seconds until the next turn.
+
+        None for no other turn: the publisher is closing, or its next call raises the error.
+        """
         with self._lock:
             if self._closing:
                 return None

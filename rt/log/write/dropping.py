@@ -98,7 +98,10 @@ class Dropping:
         return next((order[place] for place in places if not is_dropped(known, order[place])), None)
 
     def _following(self, file: Position) -> Position | None:
-        """Return the next file, which still exists, because the oldest is dropped first."""
+        """Return the file after `file`; None if there is none.
+
+        It was not dropped, since the oldest files are dropped first.
+        """
         active = self._appender.end.file if self._appender.is_open else None
         return self._appender.manifest.successor(file) or active
 
@@ -118,7 +121,10 @@ class Dropping:
             opened.sync()  # before the line of the dropped file: without either, it was not dropped
 
     def _left_over(self) -> DroppedSpan:
-        """Return the last file's notice if no message followed it, since nodes skip such a file."""
+        """Return the span of the last file's notice if no message followed it; otherwise `NOTHING`.
+
+        Nodes skip a file that has only a notice, so its notice must be repeated.
+        """
         order, known = self._appender.manifest.order, self._appender.manifest
         if not order or known.rolled[order[-1]].end != NOTICE_BYTES:
             return NOTHING

@@ -32,7 +32,11 @@ class FrameGate:
         self._is_closed = is_closed
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Call `admit` too, which may wait; close an unadmitted frame after one message."""
+        """From now on, wait for `admit` as well as for room on the disk before each frame.
+
+        `admit` gets the messages and bytes to begin with, waits for room for them, and returns the
+        room. A frame that begins without admission is closed after one message.
+        """
         self.flight = admit
         with self._lock:
             self._pending.limit()

@@ -331,7 +331,7 @@ class SessionWriter:
                 self.news.close()
 
     def _end_run(self) -> None:
-        """Roll the active file, which syncs it, and wake all threads waiting for a sync."""
+        """Roll and sync the active file, and wake all threads waiting for a sync."""
         try:
             if self._appender.is_open:
                 self._appender.roll(time.time_ns())

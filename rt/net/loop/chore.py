@@ -93,7 +93,7 @@ class Chore:
             self._turn.add_done_callback(lambda done: self._loop.post(lambda: self._end(done)))
 
     def failed(self, error: Exception) -> bool:
-        """End the chore because of an error."""
+        """End the chore because of an error; return True, since the process may go on."""
         self._is_over = True
         self._failed(error)
         return True

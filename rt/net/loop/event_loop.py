@@ -216,6 +216,6 @@ class _Called:
         self.done.set_result(None)
 
     def failed(self, error: Exception) -> bool:
-        """Raise the error in the waiting thread."""
+        """Raise the error in the waiting thread; return True, since the process may go on."""
         self.done.set_exception(error)
         return True

@@ -21,8 +21,9 @@ def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
 def demand_log(own: str, request: Fields) -> None:
     """Refuse a request whose positions or claims belong to another log than the node's.
 
-    A reader may reach the site that continues the log before its own copy is cut. What the reader
-    has handled after the cut is not in the new log.
+    If another cluster has taken over the stream, a reader may ask it while the reader's own copy
+    still ends with messages that the new log does not have. Positions in that part mean nothing
+    here.
     """
     if (named := request.get("log", own)) != own:
         words = f"the request is about the log {shown(str(named))}, and this is {own}"

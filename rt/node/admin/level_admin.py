@@ -46,7 +46,7 @@ class LevelAdmin:
         }
 
     def _raise(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Raise the level to the newest; do nothing if it is the newest already."""
+        """Raise the level to the newest, if it is not yet; return the answer of `_show`."""
         self._change_note(
             LEVEL_NOTE, lambda _text, now_ns: self._gate.raised(identity.title, now_ns)
         )

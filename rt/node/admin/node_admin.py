@@ -402,7 +402,11 @@ class NodeAdmin:
         return self._changes, view.leads, view.engine.term, view.notes
 
     def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
-        """Make a change and record it, with the instructions `after` to `by` that include it."""
+        """Make a change and return its answer; record the change or its refusal in the audit log.
+
+        The record of a change names the last instruction that was executed before it and the last
+        one after it: the instructions of the change are between them.
+        """
 
         def record(outcome: str, **facts: object) -> None:
             if self._audit is not None:
@@ -569,7 +573,7 @@ class NodeAdmin:
         return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
 
     def _carry_out(self, need: Need) -> None:
-        """Do what some steps need next, such as a wait, in this thread."""
+        """Do in this thread what a request's steps need next: an order, a question or a wait."""
         if isinstance(need, Order):
             demand_unsealed(self._sequencer.view.notes, need.instruction)
             self._sequencer.order(need.instruction)

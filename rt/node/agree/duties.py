@@ -358,7 +358,10 @@ class Duties:
             self._mend(damage)
 
     def _run_suspended(self) -> list[str]:
-        """Propose, persist and reply, but merge nothing: the disk is full."""
+        """Propose, persist and reply, but merge nothing: the disk is full.
+
+        Returns what `Member.run` returns.
+        """
         was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
             return self._member.run()

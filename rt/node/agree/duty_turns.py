@@ -92,7 +92,10 @@ class DutyTurns:
                 self._loop.deadlines.set(self, self._at_s)
 
     def failed(self, error: Exception) -> bool:
-        """End the node: a step has raised an error, or no thread could be started."""
+        """End the node: a step has raised an error, or no thread could be started.
+
+        Return True, since the process may go on.
+        """
         self._fail(error)
         return True
 

@@ -96,10 +96,10 @@ def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
 
 
 def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
-    """Return the first such range in a file, or the end of its complete ranges.
+    """Return where the first range of `instruction` or a later one begins in the file at `start`.
 
-    The latest ranges may not be indexed yet, so the search continues range by range after the
-    index.
+    If there is none, return the end of the file's complete ranges. The latest ranges may not be
+    indexed yet, so the search continues range by range after the index.
     """
     index, file = log.open_index(start)
     try:

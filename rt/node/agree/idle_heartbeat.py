@@ -172,7 +172,7 @@ class ProcessHeartbeat:
         return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
 
     def joined(self, reading: PeerIn) -> bool:
-        """Receive the heartbeats of a process on this connection."""
+        """Receive a process's heartbeats on this connection; False if everything is stopped."""
         if not self._is_over:
             heard = HeardHeartbeats(reading.peer.name, self.clock())
             self._heard = {**self._heard, reading: heard}
@@ -235,7 +235,10 @@ class ProcessHeartbeat:
             each.is_lost = is_lost
 
     def failed(self, error: Exception) -> bool:
-        """Stop the streams: without heartbeats, an idle follower would not notice a dead leader."""
+        """Stop the streams: without heartbeats, an idle follower would not notice a dead leader.
+
+        Return True, since the process may go on.
+        """
         _log.error("internal error in the pulse", exc_info=error)
         self.loop.forget(self)
         for each in [*self._streams.values()]:

@@ -38,14 +38,16 @@ class NodeSequencer:
     A thread that adds something rings; the loop calls `step` at the end of its turn, once for all
     that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
-    Threads: `step` is called by one thread at a time (`DutyTurns`), and `finish` once no step is
-        called any more. Only that thread may use `_duties` and the objects that the duties use, and
-        set `view` and `_next_s`. _arrived, _heard, _received: any thread appends to them, and a
-        step takes what is there. _stopping: set once; a thread that finds it set after asking
-        withdraws its question. on_status: set before the first step; called in a step with each new
-        status of the engine, so it must be quick. ring: set before the first step; any thread may
-        call it. view: replaced whole after each step and never changed; any thread may read it.
-        _next_s: any thread may read it, and may get the value of the previous step.
+    Threads:
+        step, finish: called by one thread at a time (`DutyTurns`), `finish` after the last step.
+            Only that thread uses `_duties` and the objects that the duties use.
+        on_status: set before the first step; a step calls it with each new status of the engine, so
+            it must be quick.
+        ring: set before the first step; any thread may call it.
+        view: replaced whole after each step and never changed; any thread may read it.
+        _arrived, _heard, _received: any thread appends to them, and a step takes what is there.
+        _next_s: set by a step; another thread may get the value of the previous step.
+        _stopping: set once; a thread that finds it set after asking withdraws its question.
     """
 
     def __init__(

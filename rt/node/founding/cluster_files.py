@@ -177,17 +177,17 @@ def _remove_draft(directory: str, draft: str) -> None:
 def founding_lines(
     log: str, stream: str, groups: Sequence[str], state: str = "", *, log_id: str = ""
 ) -> list[str]:
-    """Return the lines of a node's configuration about the log its cluster is founded from.
+    """Return the configuration lines that say from which log a node's cluster is founded.
 
-    The whole log is read and checked.
+    The whole log is read and checked first.
 
     Args:
         log: the directory of a merged log.
         stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
         state: the file of the state that a standby carried; "" without one.
-        log_id: the id of the new cluster's log; "" for a new id. It may be this log's own id, so
-            that existing copies continue, only if the old cluster can merge nothing more.
+        log_id: the id of the new cluster's log; "" for a new id. With the id of `log`, existing
+            copies of it continue; use it only if the old cluster can merge nothing more.
 
     Raises:
         Misuse: the directory is not a merged log of the stream, a file is missing, or the log is

@@ -227,7 +227,7 @@ class NodePipeline:
     def _serve_merged(self) -> None:
         """Serve what was just merged to a few pullers; `_serve` serves the others after the step.
 
-        So a publisher's confirmation does not wait until 64 subscribers were sent its message.
+        So a publisher's confirmation does not wait until its message was sent to all pullers.
         """
         end = self.member.executor.ledger.end
         if end != self.feeds.end:

@@ -184,7 +184,7 @@ class StreamHost:
 
 
 def _started(node: Node) -> Exception | None:
-    """Start a node; return why it could not be."""
+    """Start a node; return the error if that fails, otherwise None."""
     try:
         node.start()
     except (RtError, OSError) as error:

@@ -288,9 +288,10 @@ class Inboxes:
             self._damaged(found)
 
     def _give_up(self, name: str, error: RtError) -> str:
-        """Set a damaged copy aside if its contents can be copied again.
+        """Set a damaged copy aside if its contents can be copied again; return what to log.
 
-        The other nodes have what was merged, and the publisher still has the rest.
+        The other nodes have what was merged, and the publisher still has the rest. The only node of
+        a cluster keeps the copy, and refuses the session.
         """
         if self._alone():
             return f"{error}; this session is refused until it is mended"

@@ -76,7 +76,7 @@ class SessionState:
         self.copy = copy
 
     def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
-        """Give up its copy, as damaged or different; return it.
+        """Give up the session's copy, as damaged or different; return it, None if there was none.
 
         If the next copy is damaged at the same position, it counts as different: then the cause is
         not the disk, but a publisher whose frames are at other positions than those that were
@@ -101,7 +101,7 @@ class SessionState:
             self.damaged_at = None
 
     def drop(self, begun: SessionEpoch) -> NodeInbox | None:
-        """Give up its copy because of an instruction; return it."""
+        """Give up the session's copy because of an instruction; return it, None if none."""
         self.begun, self.is_removing = begun, True
         self._strikes, self.damaged_at = 0, None
         self._revoke()
@@ -114,9 +114,9 @@ class SessionState:
             self.begun = _NEVER
 
     def take_wrong_copy(self) -> NodeInbox | None:
-        """Give up a copy of another log than the agreed one; return it.
+        """Give up a copy of another log than the agreed one; return it, None if there is none.
 
-        A publisher that fills it without being the owner must leave.
+        If a publisher that is not the owner fills the session's copy, its connection is refused.
         """
         copy, known = self.copy, self.ownership
         if copy is None or known is None:
@@ -127,7 +127,7 @@ class SessionState:
         return None if known.log in {"", copy.appender.identity.id} else self.take_copy()
 
     def take_copy(self) -> NodeInbox | None:
-        """Give up its copy; return it."""
+        """Give up the session's copy; return it, None if there is none."""
         copy, self.copy = self.copy, None
         return copy
 

@@ -46,7 +46,10 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
 
 
 def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | None]:
-    """Return the first batch after a position, and where a gap before it begins, or ""."""
+    """Return where the first gap after a position begins, and the first batch after the position.
+
+    The gap is "" if there is none before the batch; the batch is None if the log has none.
+    """
     gap = ""
     log.refresh()
     with closing(Reader(log, position)) as reader:

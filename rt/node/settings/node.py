@@ -138,8 +138,9 @@ class NodeSettings:
 
     @property
     def merges_own_copies(self) -> bool:
-        """Whether its copies have held all that is merged: it is alone, and not founded from a log.
+        """Whether everything in the merged log was merged from this node's own copies.
 
-        The messages of a founding log were merged from another cluster's copies.
+        So it is if the node is the only one of its cluster, unless the cluster was founded from a
+        log: the messages of that log were merged from another cluster's copies.
         """
         return self.is_alone and not self.storage.founded_from

@@ -169,7 +169,9 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """Return the end of each log, for the query's progress report, and how far the query lags.
+        """Return the end of each log and how far the query lags, for the query's progress report.
+
+        None if there is no log yet.
 
         `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
         ago the first of them was merged (in a session: published). The names that end in

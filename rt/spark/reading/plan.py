@@ -328,7 +328,9 @@ def parsed_edge(
     copies: str = "",
     sessions: Collection[str] | None = None,
 ) -> tuple[Position | str, int | None]:
-    """Parse a start or end given in Python: a position or a word, and a time in ns.
+    """Return a start or end given in Python as a position or word, and as a time in ns.
+
+    For a time, the first is ""; for anything else, the second is None.
 
     Raises:
         Misuse: it has none of these forms, or counts messages of several logs.

@@ -31,7 +31,10 @@ def runs(
 
 
 def last_run(view: LogView, start: Position, end: Position) -> Piece | None:
-    """Return the last messages between two positions; raises `CorruptLog` as `runs`."""
+    """Return the last messages between two positions, None if there are none.
+
+    Raises `CorruptLog` as `runs` does.
+    """
     for file, file_end in reversed([*view.files()]):
         if start < file + file_end and file < end:
             # if the last indexed range is an event or has only repeats, start at the beginning

@@ -26,7 +26,10 @@ class Cached(Generic[Value]):
         self._lock = threading.Lock()
 
     def get(self, read: Callable[[], Value]) -> Value:
-        """Return the value; if reading fails, the last one, as other users report the fault."""
+        """Return the value, read again if it is too old; if reading fails, return the last one.
+
+        The failure is not reported here: other users of the same files report it.
+        """
         with self._lock:
             if time.monotonic() - self._looked_s >= self._every_s:
                 self._looked_s = time.monotonic()
