@@ -101,7 +101,7 @@ class SessionBook:
         return name in self._chosen if self._globs is None else _is_shipped(name, self._globs)
 
     def choose(self, session: str, heard: Callable[[], None]) -> None:
-        """Ship this session too; `heard` is called whenever more of it is confirmed and saved."""
+        """Begin to ship a session; call `heard` whenever more of it is confirmed and saved."""
         self._chosen = {**self._chosen, session: heard}
 
     def leave(self, session: str) -> None:

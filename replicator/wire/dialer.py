@@ -83,7 +83,7 @@ class Served(Protocol):
         """
 
     def aside(self) -> Callable[[], None] | None:
-        """Return work that the last turn left to a thread, or None; the work may wait for a disk."""
+        """Return work that the last turn left to a thread, which may wait for a disk; or None."""
 
     def end(self) -> None:
         """Release what the connection used."""

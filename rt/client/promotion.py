@@ -118,7 +118,8 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
     """Complete a promotion that was killed after it had written a cluster's files.
 
     Returns:
-        Whether there was such a promotion, and its cluster has its files in `directory`.
+        True if a promotion was completed; False if none was begun, or if `directory` does not have
+        the files of its cluster.
     """
     target = succession_path(settings)
     if not os.path.exists(target + _DRAFT):

@@ -52,7 +52,9 @@ def keeping(
 
 
 class StandbyReach:
-    """Regularly asks all nodes, because a standby reports to only one of them.
+    """Knows up to where the merged log is on a standby's disk, by asking the nodes regularly.
+
+    It asks all nodes, because a standby reports to only one of them.
 
     Threads: a thread of its own asks; any thread may read `position`, which is replaced as a whole.
     """

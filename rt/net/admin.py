@@ -330,7 +330,10 @@ def _exchange(
 
 
 def carried(contexts: Contexts, request: Fields) -> Fields:
-    """Add to a request the contexts' latest statement that a log continues another, if any."""
+    """Return a request with the contexts' latest statement added, if there is one.
+
+    The statement says which log continues another.
+    """
     return request if contexts.successions is None else contexts.successions.carried(request)
 
 

@@ -42,10 +42,9 @@ class _Watched:
 
 
 class CertificateWatch:
-    """Watches the connections of a process.
+    """Ends each connection of a process once its certificate or the authority's files forbid it.
 
-    Once the files forbid a connection, the next check ends it: within `PERIOD_S` plus the time of
-    two checks.
+    It ends within `PERIOD_S` plus the time of two checks after the files have changed.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; only the watching thread examines their contents, on copies, and

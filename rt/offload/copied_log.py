@@ -13,7 +13,10 @@ from rt.position import Position
 
 
 class CopiedLog(LogDirectory):
-    """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
+    """A log whose archived files are read from their copies in a store.
+
+    A copy is read into an unnamed file and checked as a whole before any byte of it is returned.
+    """
 
     def __init__(self, path: str, store: Store, disk: Disk | None = None) -> None:
         """Prepare; `store` has the copies that `rt.offload.offload.offload` made."""

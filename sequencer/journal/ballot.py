@@ -54,10 +54,11 @@ def _read_slot(disk: Disk, path: str, directory: int) -> Ballot | None:
 
 
 class Ballots:
-    """Ballots: the two slots. A ballot is written to one and synced, then to the other and synced.
+    """Ballots: keeps a node's last ballot in two slots, so that no crash loses it.
 
-    If a crash tears or rot damages one slot, the other holds the last ballot that any peer may have
-    learned. Only damage to both loses it, and that is detected.
+    A ballot is written to one slot and synced, then to the other and synced. If a crash tears or
+    rot damages one slot, the other holds the last ballot that any peer may have learned. Only
+    damage to both loses the ballot, and that is detected.
     """
 
     __slots__ = ("_directory", "_slots")

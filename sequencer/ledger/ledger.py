@@ -134,7 +134,7 @@ class Ledger:
         self.active_sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
-        """Record a slice of which nothing was appended, because it held only repeats."""
+        """Record that a slice is merged though nothing was appended: it held only repeats."""
         self.sessions[each.session] = each.end
         self.tails.pop(each.session, None)  # only the leader has read its frames
         self.watermarks[each.watermark_name] = each.next_sequence

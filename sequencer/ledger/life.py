@@ -40,7 +40,9 @@ OWNED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Life: one change of a session; nodes skip it if the session's merged end is not `before`.
+    """Life: a change that the nodes decide for a session, such as a reset or a new owner.
+
+    A node skips the change if the session's merged end is not `before` when it executes it.
 
     Attributes:
         time_ns: the deciding leader's clock.

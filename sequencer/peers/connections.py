@@ -368,7 +368,7 @@ class PeerIn(ContextParty):
 
 
 class Peers:
-    """All other members of this node's cluster.
+    """Connects this node with all other members of its cluster.
 
     Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
         read what they return; the loop calls the rest. _out, _versions: replaced whole by the loop,

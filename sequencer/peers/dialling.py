@@ -230,8 +230,8 @@ class PeerDialer:
     def is_refused(self) -> bool:
         """Whether the member's machine refuses connections at all of its addresses.
 
-        If a member has just hung up and its port is closed, its process has ended; if it only
-        reconnects, or cannot be reached, there is no such refusal.
+        After a member has hung up, a refusal means that its process has ended: the machine of a
+        member that only reconnects accepts connections, and one that cannot be reached is silent.
         """
         found = [_refuses(address) or _refuses(address) for address in self.addresses]
         return bool(found) and all(found)

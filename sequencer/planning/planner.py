@@ -22,7 +22,10 @@ INSTRUCTION_BYTES_MAX: Final = 32 * MIB
 
 
 class Planner:
-    """Planner: plans on the current ledger, so only one instruction may be in flight."""
+    """Planner: plans the next instruction from what a majority holds durably.
+
+    The plan continues the current ledger, so only one instruction may be in flight.
+    """
 
     def __init__(
         self,

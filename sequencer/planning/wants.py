@@ -15,7 +15,10 @@ _PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 
 
 class Wants:
-    """Wants: compares all members' holdings at each call of `look`; asks for missing sessions."""
+    """Wants: decides which sessions this node lacks, and which member to ask for each.
+
+    Each call of `look` compares what all members hold.
+    """
 
     def __init__(self, patience: int) -> None:
         """Ask for a session after `patience` calls of `look`, at least 1, without growth here."""

@@ -187,7 +187,7 @@ class Fork:
     """Fork: an entry committed here differs in a leader's log, so a majority has lost it.
 
     Attributes:
-        index: the first such entry seen; earlier ones may differ too.
+        index: the first entry that was seen to differ; earlier ones may differ as well.
         leader: the leader's name.
         term: the leader's term.
     """

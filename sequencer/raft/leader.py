@@ -29,7 +29,10 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 
 
 class Leader:
-    """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
+    """Leader: replicates the log to the other members and commits entries, for one term.
+
+    Its first entry is a no-op. Committing that commits all entries of earlier terms.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -302,10 +305,10 @@ class Leader:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the configuration may be changed: its last change is committed.
+        """Whether the configuration may be changed.
 
-        An entry of this term must be committed too; otherwise an older configuration could still be
-        committed in place of the one this leader knows.
+        Its last change and an entry of this term must be committed; otherwise an older
+        configuration could still be committed in place of the one that this leader knows.
         """
         return self._core.commit >= max(self._core.roster.changed_at, self._no_op)
 
@@ -380,7 +383,7 @@ READS_MAX: Final = 1024  # waiting requests of all nodes together
 
 
 class Reads:
-    """Reads: reads that wait for a majority to confirm that this node still leads.
+    """Reads: the reads that wait until a majority has confirmed that this node still leads.
 
     All reads requested between two rounds of heartbeats share the later round. A read is answered
     with the commit index as of its round, which covers every write that completed before it.

@@ -252,7 +252,7 @@ class ClusterReport:
         )
 
     def _apart(self, name: str) -> Problem:
-        """Return the problem of a node that others cannot reach, but that is not known as down."""
+        """Return the problem of a node that others cannot reach, though it may be running."""
         missed = listed(self._missed_by(name))
         if any(node.name == name for node in self.answering):
             advice = "look whether a firewall lies between them, and at their logs"

@@ -66,8 +66,8 @@ class HeldClaim:
 class MemberClaims:
     """The claims of one member; it has no thread, clock or socket.
 
-    A node that lags may wrongly call a claim lost, the work done or the group unknown. So before it
-    accepts that, this asks again and requires the latest state.
+    A node that lags may wrongly call a claim lost, the work done or the group unknown. Before this
+    member believes such an answer, it asks again and requires the latest state.
 
     Attributes:
         position: the position up to which the group was done, by the nodes' last answer.

@@ -58,11 +58,12 @@ def choice_parts(
 
 
 class Checkpoint:
-    """Two session logs, written in turn: a message for each key, then one that describes them.
+    """Keeps the last value of each key on disk, so that a restart need not read the whole stream.
 
-    A checkpoint is valid if it is whole: its last message says how many messages it has, which log
-    they are from and up to which position. A checkpoint that is not whole, or damaged, is ignored;
-    then the other, older one is used, if there is one, and more of the stream is read again.
+    The values are in two session logs, written in turn. Each has a message for each key, then one
+    that says how many messages there are, which log they are from and up to which position. A log
+    without that last message, or with damage, is ignored: then the other one, which is older, is
+    used if there is one, and more of the stream is read again.
 
     Of several programs with the same selection, one stores; the others cannot until it has closed.
     """

@@ -217,7 +217,7 @@ class StreamCopy:
                     raise TimeoutError(f"{words}; {self._reason(self._pull)}")
 
     def ask_end(self) -> EndWait:
-        """Ask where the stream ends; errors as for `wait_end`."""
+        """Begin to ask where the stream ends; return the wait for it. Errors as for `wait_end`."""
         pull = self._pull
         if self._is_closed:
             raise self._stopped()

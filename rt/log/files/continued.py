@@ -1,4 +1,7 @@
-"""ContinuedLog: the record, in a copy that was cut, of the log that it belonged to before."""
+"""ContinuedLog: which log a copy belonged to before it was cut to continue another one.
+
+The record is kept in the copy.
+"""
 
 import json
 import os

@@ -7,10 +7,10 @@ from rt.position import Position
 
 
 class DamagedFiles:
-    """Shared by the thread that checks a log and the threads that serve it.
+    """Keeps the damaged files of a log from being served until they are replaced or archived.
 
-    Threads: the one that checks the log calls `bar` and `clear`, which replace `_found`; any thread
-    may call `demand_whole` and read `replaced`, a count that grows when a file was replaced.
+    Threads: the thread that checks the log calls `bar` and `clear`, which replace `_found`; any
+    thread may call `demand_whole` and read `replaced`, a count that grows when a file was replaced.
     """
 
     def __init__(self) -> None:

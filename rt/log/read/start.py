@@ -262,8 +262,8 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
 def end_before(log: LogDirectory, time_ns: int) -> Position:
     """Return the end of what was merged (in a session: published) before `time_ns`.
 
-    All earlier messages are before it; in a session whose times are not ordered, some later ones
-    may be too. `log` must have been refreshed.
+    All messages with earlier times are before that end. In a session whose times are not ordered,
+    some messages with later times may be before it. `log` must have been refreshed.
     """
     found = readable_at(log, time_ns)
     if log.merged or not log.is_there:

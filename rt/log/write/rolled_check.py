@@ -18,7 +18,7 @@ from rt.position import START, Position
 
 
 class RolledCheck:
-    """One pass over a rolled file: its frames, numbers, times and, in a merged log, the digest.
+    """Checks a rolled file in one pass: frames, numbers, times and, in a merged log, the digest.
 
     The digest at the end of a merged file follows from the previous file's line and from all
     headers, which contain the CRC of each body. So a merged file that passes is the one the nodes

@@ -99,7 +99,7 @@ class Successions:
         return is_news
 
     def carried(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Add the latest statement, if there is one, to a request or an answer."""
+        """Return a request or an answer with the latest statement added, if there is one."""
         return {FIELD: self.texts[-1], **message} if self.texts else message
 
     def hear_in(self, message: dict[str, Any]) -> None:

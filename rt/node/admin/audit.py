@@ -43,11 +43,12 @@ class _Budget:
 
 
 class AuditLog:
-    """AuditLog: appends to a file that it alone writes; the previous file is kept as `.1`.
+    """AuditLog: records who asked for which change, and whether it was made or refused.
 
-    A peer that repeats a request fifty times a second could crowd out others' lines. So each kind
-    of refusal (holder, request, reason) gets one line a minute, and so does a client that has used
-    up its initial budget; each line says how many were left out before it.
+    No other program writes the file; when it is full, it is kept as `.1` and a new one begins. A
+    peer that repeats a request fifty times a second could crowd out others' lines. So each kind of
+    refusal (holder, request, reason) gets one line a minute, and a client that has used up its
+    initial budget gets one line a minute as well; each line says how many were left out before it.
 
     Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """

@@ -20,8 +20,9 @@ from sequencer.raft.engine import Raft
 class MemberAdmin:
     """MemberAdmin: adds, promotes, moves and removes members, on the leader.
 
-    A client that lost the answer may ask again: a change is not made twice, except that a removed
-    node is no longer a member. Every answer waits until the change is decided.
+    Every answer waits until the change is decided. A client that lost the answer may ask again: it
+    gets an answer without a second change. A repeated removal is refused, since the node is no
+    longer a member.
 
     Threads: any connection's thread may call it. `_member`, `_retention` and `_targets` are used
         only inside `_sequencer.ask`.
@@ -35,7 +36,7 @@ class MemberAdmin:
         retention: Retention,
         wait: Callable[[Until], None],
     ) -> None:
-        """Prepare; arguments as for `rt.node.admin.node_admin.NodeAdmin`."""
+        """Change the members through `sequencer`; arguments as for `node_admin.NodeAdmin`."""
         self._settings, self._sequencer = settings, sequencer
         self._member, self._retention, self._wait = member, retention, wait
         self._targets: dict[str, int] = {}  # the instruction that a learner must reach

@@ -115,7 +115,7 @@ class SessionAdmin:
         return self._answer(life)
 
     def reset(self, request: Fields) -> Fields:
-        """Let a session start over with another log; errors as for `forget`."""
+        """Let a session start over with another log; return the answer; errors as for `forget`."""
         return self._end(_named(request), SessionChange.RESET)
 
     def forget(self, request: Fields) -> Fields:
@@ -174,7 +174,11 @@ class SessionAdmin:
         return asdict(session_policy_of_notes(self._sequencer.view.notes))
 
     def set_policy(self, request: Fields) -> Fields:
-        """Change how long publishers may be silent; `Misuse` if malformed."""
+        """Change how long publishers may be silent; return the new policy.
+
+        Raises:
+            Misuse: the requested policy is malformed.
+        """
 
         def changed(before: str, _now_ns: int) -> str:
             known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})

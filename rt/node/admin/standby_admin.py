@@ -77,10 +77,12 @@ class StandbyAdmin:
             self._reached[identity.name] = position
 
     def _reach(self, _request: Fields, identity: PeerIdentity) -> Fields:
-        """Return how far each standby has come that reports here, so that publishers keep the rest.
+        """Return, by the name of each standby that reports here, how far it has come.
+
+        Publishers keep their files until the standbys have come so far.
 
         Raises:
-            Refused: the peer has no grant for the stream, and so may not know the standbys.
+            Refused: the peer has no grant for the stream, so it may not know the standbys.
         """
         stream = self._settings.stream
         pushes = identity.role is CertificateRole.PUBLISHER and identity.may_push_to(

@@ -25,7 +25,7 @@ class Question(NamedTuple):
     ask: Callable[[], Any]
 
     def put(self) -> None:
-        """Answer the question; an `RtError` or `OSError` becomes the answer too."""
+        """Answer the question; the answer may be an `RtError` or `OSError` that asking raised."""
         try:
             self.answer.set_result(self.ask())
         except (RtError, OSError) as error:

@@ -31,7 +31,10 @@ class Ending:
         self._is_over = threading.Event()
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """Run some of the node's work; an error stops the node, an unexpected one is raised too."""
+        """Run some of the node's work; an error stops the node.
+
+        An error of an unexpected type is raised as well.
+        """
         try:
             work()
         except (RtError, OSError) as error:

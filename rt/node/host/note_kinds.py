@@ -43,7 +43,7 @@ def demand_note(instruction: Instruction) -> None:
     """Refuse a note that this version could not read after it was agreed on.
 
     Raises:
-        Misuse: the text is not valid for a note of this name, or there is no such note.
+        Misuse: the text is not valid for a note of this name, or no note has the name.
     """
     if not isinstance(instruction, Note) or not instruction.text:
         return

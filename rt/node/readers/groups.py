@@ -130,7 +130,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         """Record that the member that sent this request is alive.
 
         Call this before `work`, which may have to wait for the changes of other members. If this
-        node does not know the group yet, nothing is recorded; `work` refuses such a request.
+        node does not know the group yet, nothing is recorded, and `work` refuses the request.
         """
         name, said = str(request.get("name")), _work(request)
         group = self.get(name)

@@ -345,9 +345,9 @@ def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()
 
 
 def ended_leases(notes: Mapping[str, str], now_ns: int, at_ns: int) -> list[Note]:
-    """Return instructions that remove ended leases, but not one that is renewed meanwhile.
+    """Return instructions that remove the leases that have ended.
 
-    A renewal may be decided already, and not executed here yet.
+    An instruction has no effect if its lease was renewed by a decision not executed here yet.
 
     Args:
         notes: the agreed notes.

@@ -19,7 +19,7 @@ KEPT_BYTES_MAX: Final = 64 << 20
 
 
 class NodeSnapshots:
-    """NodeSnapshots: plans a snapshot, has the merged log synced, saves it, and starts over.
+    """NodeSnapshots: saves one snapshot of the state after another, each once the log is synced.
 
     A snapshot is saved only once a majority durably has the merged bytes that it refers to. Saving
     it drops the instructions, and a node that lacks them receives the state instead, which has

@@ -248,7 +248,10 @@ def _is_bound(known: Ownership | None) -> bool:
 def _admitted(
     reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
 ) -> Pushed | None:
-    """Return the rightful pusher of a session, as lagging nodes may have admitted others too."""
+    """Return the pusher of a session whom its owner allows; None if no node reports one.
+
+    Nodes that lag may have admitted other pushers.
+    """
     for report in reports:
         if (by := report.get(session)) is not None and known.admits(*by):
             return by

@@ -113,7 +113,7 @@ class RtSource(DataSource):
 
 
 class RtReader(DataSourceReader):
-    """One batch query."""
+    """Reads a log for one batch query."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, snapshots: tuple[LogSnapshot, ...]

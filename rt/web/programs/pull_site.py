@@ -22,10 +22,10 @@ from rt.web.serving.site import Fields, SiteHealth
 
 
 class PullSite(ProgramSite):
-    """A puller; any thread may call any method.
+    """The site of a puller; any thread may call any method.
 
-    The node that it copies from measures its lag (`rt_pull_lag_seconds`), because a puller cannot
-    know what it has not been sent.
+    The node that the puller copies from measures the lag (`rt_pull_lag_seconds`), because a puller
+    cannot know what it has not been sent.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _ROWS_MAX: Final = 50
 
 
 class PushSite(ProgramSite):
-    """A pusher; any thread may call any method."""
+    """The site of a pusher; any thread may call any method."""
 
     def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
         """Show a client, as observed by `watch`."""

@@ -15,7 +15,7 @@ from rt.web.serving.site import Fields, SiteHealth
 
 
 class TableSite(ProgramSite):
-    """A follower; any thread may call any method."""
+    """The site of a program that keeps a table up to date; any thread may call any method."""
 
     def __init__(self, follower: TableFollower, table: str, events: RecentEvents) -> None:
         """Show a follower that adds to `table`."""
