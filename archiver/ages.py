@@ -19,7 +19,7 @@ class Ages:
         self._seen: dict[Position, int] = {}
 
     def seen(self, files: Sequence[RolledFile], now_ns: int, steady_ns: int) -> list[RolledFile]:
-        """Return the files, none younger than the time for which this node has seen it rolled.
+        """Return the files with their ages, each at least as long as this node has known the file.
 
         Args:
             files: all files that are not archived, oldest first.

@@ -445,7 +445,10 @@ class Publisher:
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
-        """Return a gate that enforces the limit; releases the session if that fails."""
+        """Return a gate that enforces the disk limit; None without a limit.
+
+        If the limit is not valid here, release the session before the error is raised.
+        """
         if limit is None:
             return None
         try:

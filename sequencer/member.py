@@ -351,7 +351,7 @@ class Member:
             self._send_all(self._holdings(report))
 
     def _holdings(self, report: bytes) -> bytes:
-        """Prefix a report with the last instruction executed here; see `_take_holdings`."""
+        """Return a report that begins with the last instruction executed; see `_take_holdings`."""
         return _HOLDINGS + _INDEX.pack(self.executor.done_index) + report
 
     def _take_holdings(self, sender: str, body: bytes) -> None:

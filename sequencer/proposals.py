@@ -179,7 +179,10 @@ class Proposals:
             self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
 
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
-        """Propose an instruction; False while leadership moves: the next leader will plan it."""
+        """Propose an instruction; return whether the engine has taken it.
+
+        If not, because leadership moves, the next leader will plan the instruction.
+        """
         try:
             entry = self._engine.propose(command)
         except Refused:

@@ -179,7 +179,7 @@ class Admission:
             return max(0.0, -account.tokens / self.limits.identity_connects_s)
 
     def ask(self, identity: PeerIdentity) -> AnswerTurn:
-        """Charge in advance for a question; `answered` must follow.
+        """Charge in advance for a question; return how long to hold it. `answered` must follow.
 
         The cost of the last answer is charged at once, so that simultaneous questions of one name
         are answered in turn.

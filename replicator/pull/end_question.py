@@ -77,11 +77,11 @@ class EndQuestion(Generic[Node]):
         self._next = (self._next + 1) % len(self._nodes)
 
     def is_reached(self, place: Position) -> bool:
-        """Whether a copy that continues at `place` has all that was merged before the question."""
+        """Whether a copy that continues at `place` has everything merged before the question."""
         return self.end is not None and place >= self.end
 
     def why_not(self, place: Position) -> str:
-        """Return what a copy that continues at `place` still lacks, or why that is unknown."""
+        """Return how far a copy that continues at `place` lags, or why that is unknown, as text."""
         if self.end is not None:
             return f"the copy has come to {place}, and the stream to {self.end}"
         reasons = "; ".join(dict.fromkeys(self._reasons.values())) or "no node has answered yet"

@@ -51,7 +51,7 @@ class PulledLog:
         grown(appender.end)  # a mirror serves what is there before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
-        """Wake this connection when the copy has been synced."""
+        """Wake this connection from now on when the copy has been synced; return the copy."""
         self._bell = bell
         self.written()
         return self
@@ -320,7 +320,7 @@ class LocalCopy:
 
 
 def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
-    """Set aside the active file of a copy, which is damaged, so that it is copied again.
+    """Set the damaged active file of a copy aside, so that the file is copied again.
 
     Args:
         copy: the damaged copy, which this closes; open it again afterwards.

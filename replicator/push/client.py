@@ -135,7 +135,10 @@ class PushClient:
         )
 
     def _count(self) -> None:
-        """Count only nodes that are not sealed; the loop calls this when that changes for one."""
+        """Count the confirmations only of nodes that are not sealed; of all, if all are sealed.
+
+        The loop calls this when a node is sealed, or is no longer sealed.
+        """
         going_on = [each.name for each in self._connections if not each.is_sealed]
         names = going_on or [each.name for each in self._connections]
         self._book.follow(names)

@@ -121,7 +121,7 @@ class PushConnection:
             self.dialer.set()
 
     def look(self, *, urgent: bool = True) -> None:
-        """Announce that any session may have changed or be new; `urgent` if that is likely."""
+        """Have all sessions checked: any may have changed or be new; `urgent` if that is likely."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
             self.dialer.set()
@@ -351,5 +351,5 @@ class PushConnection:
 
 @lru_cache(4096)
 def _name_of(path: str) -> str:
-    """Return the name of a session's directory, which may differ from that in its manifest."""
+    """Return the name of a session's directory; the manifest in it may have another name."""
     return os.path.basename(path)  # some six calls, and asked for with each acknowledgement

@@ -118,7 +118,10 @@ class SessionSweep:
         self._new[new] = None
 
     def some(self) -> list[str]:
-        """Take the sessions to check now: new ones, or others after a rest."""
+        """Remove and return the sessions to check now: new ones, or, after a rest, others.
+
+        Empty while the rest lasts, or if no session is left.
+        """
         now_s = time.monotonic()
         if not self._new:
             if not self._left or now_s < self._due_s:

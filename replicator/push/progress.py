@@ -243,7 +243,7 @@ class SessionProgress:
                 self._noted = known
 
     def rest(self) -> None:
-        """Close the file, which is open only while its session is busy."""
+        """Close the file of an idle session; the file is open only while the session is busy."""
         with self._lock:
             self._file.close()
 

@@ -51,7 +51,7 @@ class RequestedSessions:
     def __init__(
         self, copy_of: Callable[[str], HeldCopy | None], clock: Callable[[], float]
     ) -> None:
-        """Start without a request; arguments as for `Relay`."""
+        """Start without a request; `copy_of` returns the copy of a session, or None."""
         self._copy_of, self._clock = copy_of, clock
         self._needed_s: dict[str, float] = {}  # by session, when it was last needed
         self._not_before_s: dict[str, float] = {}  # by session that was refused

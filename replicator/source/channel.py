@@ -205,12 +205,12 @@ class SourceChannel:
         return sent
 
     def send_frame(self, send: Sender, buffer: FrameBuffer, frame: WrittenFrame) -> bool:
-        """Send a frame that was just appended to the log, if it is all that the sink lacks.
+        """Send a frame that was just appended to the log, if the sink lacks nothing else.
 
-        Its writer passes the bytes, so the file need not be read.
+        The writer of the frame passes the bytes, so the file need not be read.
 
         Returns:
-            Whether it was sent.
+            Whether the frame was sent.
         """
         source = self._source
         if source is None or not source.caught_up or source.ended or self._end is not None:

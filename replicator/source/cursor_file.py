@@ -79,7 +79,7 @@ class CursorFile:
         return self._entered(lambda: self.following(start))
 
     def note(self, end: Position) -> Position:
-        """Record where the sink's copy ends, so that this file is not dropped; return that end."""
+        """Return `end`, where the sink's copy ends; record it, so that its file is not dropped."""
         if self._is_own:
             with sending(self._log.path) as mark:
                 if mark is not None and end.file >= mark.bound:

@@ -189,7 +189,7 @@ class Bridge:
             self._publish(run)
 
     def _mark(self, place: Position) -> None:
-        """Record that everything before `place` is published, unless that was recorded just now."""
+        """Record that everything before `place` is published, but only once in a while."""
         now_s = time.monotonic()
         if now_s >= self._mark_s and not self._stopped.is_set():
             self._mark_s = now_s + _MARK_S

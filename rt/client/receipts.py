@@ -341,7 +341,10 @@ class Receipts:
     # What programs want to be called may wait, and the loop must not
 
     def _call_later(self, call: Callable[[], None]) -> bool:
-        """If called in the loop's thread, have another do the call, in order; False otherwise."""
+        """In the loop's thread, have another thread do the call, in order, and return True.
+
+        In any other thread, return False and do nothing: the caller does the call itself.
+        """
         if not self._loop.is_own_thread:
             return False
         self._has_called.clear()

@@ -104,7 +104,7 @@ def read_record(root: str, stream: str) -> StandbyRecord:
 
 
 class _Pending(NamedTuple):
-    """A state that may be newer than the copy, and when it was asked for."""
+    """A cluster's state that may be newer than the copy, and the time of the question for it."""
 
     carried: CarriedState
     at_ns: int

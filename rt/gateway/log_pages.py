@@ -93,7 +93,10 @@ class LogPages:
                     await asyncio.wait([change], timeout=left_s)
 
     def _part(self, begin: str, most: int, wanted: Wanted) -> LogPart:
-        """Read a part of the log, limited in time, since skipping messages takes time as well."""
+        """Read and return a part of the log.
+
+        Reading ends after a time even if little was found, since skipping messages takes time.
+        """
         found: list[bytes] = []
         poisoned: list[Event] = []
         where = Where.parse(wanted.where, wanted.key_prefix)

@@ -108,7 +108,7 @@ def parquet_opener(out: str, settings: ExportSettings) -> Opener:
 def iceberg_opener(
     table: str, catalog: Callable[[], "Catalog"], settings: ExportSettings
 ) -> Opener:
-    """Return a function that opens an Iceberg table in the catalog that `catalog` opens."""
+    """Return a function that opens an Iceberg table in the catalog returned by `catalog`."""
     from rt.tables.iceberg import DEAD_SUFFIX as DEAD_TABLE  # noqa: PLC0415 - optional
     from rt.tables.iceberg import IcebergTable  # noqa: PLC0415
 

@@ -55,7 +55,7 @@ class JsonColumns:
         return ", ".join(f"{name} {kind}" for name, kind in self.fields.items())
 
     def after(self, known: "JsonColumns", name: str) -> "JsonColumns":
-        """Return the columns of a table: these, as requested, or `known`, which it has already.
+        """Return the columns for a table that has the columns `known`: these, or `known` if none.
 
         Raises:
             Misuse: the table has other columns than those requested.

@@ -13,10 +13,11 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Copies:
-    """Copies: checks each copy when it is opened or begun again, and when a merge bypassed it.
+    """Copies: checks that the copies of sessions have the bytes that were merged.
 
     A publisher that lost its last bytes, or was restored from a backup, may fill a new copy with
-    bytes other than those merged. Such a copy must be neither planned from nor confirmed.
+    bytes other than those merged. That copy must be neither planned from nor confirmed. So each
+    copy is checked when it is opened or begun again, and when a merge bypassed it.
     """
 
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
@@ -108,7 +109,7 @@ class Copies:
         return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
-        """Check one copy; False if it cannot be read now and must be checked again."""
+        """Check one copy; return whether it could be read. If not, it must be checked again."""
         try:
             self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:

@@ -144,7 +144,10 @@ class Executor:
         self.is_half_done = False
 
     def sync(self) -> Durable:
-        """Make the merged log durable up to its end, before a snapshot refers to it."""
+        """Make the merged log durable, and return up to where it is durable.
+
+        Call it before a snapshot refers to the log.
+        """
         return self.appender.sync()
 
     def close(self) -> None:
@@ -276,7 +279,7 @@ class Executor:
         self.logs.forget(session)
 
     def lose(self, session: str) -> None:
-        """Close a session's copy, which was set aside; a new copy will replace it."""
+        """Close a session's copy after it was set aside; a new copy will replace it."""
         self.proposed.pop(session, None)
         self.logs.lose(session)
 
@@ -292,8 +295,8 @@ class Executor:
     def discard(self, path: str) -> None:
         """Set a damaged file of the merged log aside, to be copied from another node.
 
-        Copying resumes at the end of the log and cannot replace one rolled file; if such a file is
-        damaged, the whole log is set aside.
+        Copying resumes at the end of the log and cannot replace one rolled file; if a rolled file
+        is damaged, the whole log is set aside.
         """
         damaged = self._directory if self.is_rolled(path) else path
         self.appender.close()

@@ -79,7 +79,7 @@ class Carrier:
         return found
 
     def fill(self, merge: Merge, agreed: Mapping[str, Position]) -> Merge:
-        """Add its bytes to each slice that no majority holds yet.
+        """Return the merge with the bytes added to each slice that no majority holds yet.
 
         Args:
             merge: the merge that was just planned.

@@ -291,7 +291,7 @@ class Raft:
         return self._out
 
     def persisted(self, ready: Ready) -> None:
-        """Record that everything in `ready` that must be durable is durable."""
+        """Record that the ballot, entries and snapshot in `ready` are durable now."""
         if ready is not self._out:
             raise Misuse("persisted() is called once, with the Ready that was taken last")
         self._out = None

@@ -177,9 +177,10 @@ class Log:
         return tuple(entries)
 
     def last_possible_match(self, index: int, term: int) -> tuple[int, int]:
-        """The last index, with its term, at which a log with `term` at `index` may match this one.
+        """Return the last index and its term at which this log may match another.
 
-        Skips a whole conflicting term per exchange instead of one entry.
+        The other log has an entry of `term` at `index`. Each exchange between the nodes skips a
+        whole conflicting term instead of one entry.
         """
         index = min(index, self.last)
         while index > self.base and (self.term_at(index) or 0) > term:

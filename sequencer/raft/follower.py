@@ -51,7 +51,10 @@ class Election:
 
 
 def reply_to_request(core: Core, candidate: str, request: RequestVote) -> VoteReply:
-    """Decide on a request of the current or a later term; persist a vote before sending it."""
+    """Return the reply to a request for a vote of the current or a later term.
+
+    A granted vote must be durable before the reply is sent.
+    """
     if request.pre_vote:
         granted = request.term > core.term and is_up_to_date(core, request)
         return VoteReply(request.term if granted else core.term, granted, True)
@@ -74,7 +77,7 @@ def is_up_to_date(core: Core, request: RequestVote) -> bool:
 
 
 def take_append(core: Core, message: AppendEntries) -> AppendReply:
-    """Append a message's entries if the log matches at the entry before them.
+    """Append a message's entries if the log matches at the entry before them; return the reply.
 
     Everything up to the commit index is known to match the leader's log, so earlier entries of an
     old message are skipped.

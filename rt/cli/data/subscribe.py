@@ -209,7 +209,7 @@ class _MessageWriter:
             self._cursor.ack(position)
 
     def go_on(self, known: ContinuedLog) -> None:
-        """Continue in the log that continues the one that was read."""
+        """Move the cursor, if any, from the log read so far to the log that continues it."""
         self._next = None
         if self._cursor is not None:
             self._cursor.carry(known)

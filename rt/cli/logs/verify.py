@@ -73,7 +73,7 @@ def verify(
 
 
 def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
-    """Pair each log with the first log before it that is a copy of the same one."""
+    """Return pairs of copies of one log: for each log, the first copy given, and this one."""
     found = []
     for place, log in enumerate(logs):
         first = next((each for each in logs[:place] if are_copies(each, log)), None)

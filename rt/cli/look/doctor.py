@@ -75,7 +75,7 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 
 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
-    """Ask the nodes.
+    """Ask the nodes; return their answers, and what prevented the question.
 
     If our certificate is unusable, there are no answers; a later check reports the certificate.
     """

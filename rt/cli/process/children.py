@@ -88,7 +88,7 @@ class Child:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def kill(self) -> None:
-        """Kill it, which gives it no chance to tidy up, as in a power cut."""
+        """Kill the process without a chance to tidy up, as in a power cut, and wait for its end."""
         self._process.kill()
         self._process.wait()
 

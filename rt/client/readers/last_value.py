@@ -144,7 +144,11 @@ class LastValue(Mapping[bytes, Message]):
             self._reader.close()
 
     def _follow(self) -> bool:
-        """Read messages until none comes for a while or it is time to store; False if stopping."""
+        """Read messages until none comes for a while, or it is time to store.
+
+        Returns:
+            Whether to go on; False if this is being stopped.
+        """
         due_s = self._stored_s + self._checkpoint_s
         for message in self._reader.messages(_LOOK_S):
             if message.key:

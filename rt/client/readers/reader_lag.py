@@ -89,7 +89,7 @@ class ReaderLag:
             self._report(position, now_s - self._current_s)
 
     def read_all(self, position: Position) -> None:
-        """Record that the reader has read all that the copy had at the last `look`."""
+        """Record that the reader, now at `position`, has read all that the last `look` found."""
         if self._has_copy:
             self._reach(position)
 
@@ -100,7 +100,7 @@ class ReaderLag:
             asked.close()
 
     def _reach(self, position: Position) -> None:
-        """Record that the reader has all that was merged when the last question was asked."""
+        """Record that the reader has everything merged before the last question was asked."""
         self._has_copy = False
         self._current_s = self._asked_s
         self.close()

@@ -128,7 +128,7 @@ class RegisteredReader:
             self._held.log = log_id
 
     def carry(self, continued: ContinuedLog) -> None:
-        """If the log that was read has ended, move to the log that continues it."""
+        """Move the cursor from a log that has ended to the log that continues it."""
         with self._lock:
             self._held.carry(continued)
 

@@ -108,7 +108,7 @@ class StreamCopy:
         follow: bool,
         wants: Callable[[str], bool] | None = None,
     ) -> ReadingSpan:
-        """Provide a copy in which a reader can begin; return where it begins and must have read to.
+        """Provide a copy in which a reader can begin; return the part of the copy to read.
 
         Args:
             begin: where the reader wants to begin. A new copy begins with the file that holds this
@@ -116,9 +116,9 @@ class StreamCopy:
             timeout_s: how long to wait for everything that was merged when this was called:
                 without `follow`, or if the start is counted from the end or is a time.
             follow: whether the reader waits for more at the end.
-            wants: for a start counted from the end, tells whether a session counts; None counts
-                all. The messages of one session may be anywhere in the stream, and so may a
-                sequence number: for either, a new copy begins with the stream.
+            wants: for a start counted from the end, returns whether a session counts; None counts
+                all. The messages of one session, or one with a given sequence number, may be
+                anywhere in the stream, so for these a new copy begins with the stream.
 
         Raises:
             TimeoutError: the copy has not got that far in time.

@@ -193,7 +193,7 @@ class Subscription:
         self._handed_out = position
 
     def _continue(self, known: ContinuedLog) -> None:
-        """Move the cursor to the log that continues the one that was read."""
+        """Move the cursor from the log read so far to the log that continues it."""
         self._cursor.carry(known)
         self._cut = known.cut
         if self._handed_out is not None:  # what is before the cut waits to be acknowledged still

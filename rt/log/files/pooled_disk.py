@@ -131,7 +131,10 @@ class PooledDisk(OsDisk):
 def _pinned(
     call: Callable[Concatenate["PooledFile", _Args], _Result], *, writes: bool = False
 ) -> Callable[Concatenate["PooledFile", _Args], _Result]:
-    """Return a call during which a pooled file keeps its descriptor, or is given one again."""
+    """Wrap a method of a pooled file, so that the file has a descriptor during the call.
+
+    A file that has given up its descriptor is opened again first.
+    """
 
     @wraps(call)
     def pinned(file: "PooledFile", /, *args: _Args.args, **named: _Args.kwargs) -> _Result:

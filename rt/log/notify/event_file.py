@@ -4,7 +4,7 @@ import os
 
 
 class EventFile:
-    """EventFile: an eventfd, which is closed when no reference to it is left.
+    """EventFile: an eventfd that closes itself once nothing refers to it.
 
     The owner drops its reference instead of closing it. A thread that is about to write still holds
     a reference, so it cannot write to another file that was given the same descriptor.

@@ -48,7 +48,7 @@ def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator
 
 
 def _gap(log: LogDirectory, gone: Sequence[Position], begin: Position, end: Position | None) -> Gap:
-    """Build a gap from `begin` to `end`, or to the end of the last missing file if None."""
+    """Return the gap from `begin` to `end`; if `end` is None, to the end of the last file gone."""
     if end is None:
         end = Position(gone[-1] + log.manifest.rolled[gone[-1]].end)
     lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]

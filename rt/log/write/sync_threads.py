@@ -137,7 +137,7 @@ class SyncThreads:
             self._push(job, due_s)
 
     def _take(self) -> SyncJob | None:
-        """Wait for a due job; None when no session is left."""
+        """Wait until a job is due, and return it; None if no session is left."""
         while self._due_s:
             next_s = self._next_s()
             left_s = next_s - time.monotonic()

@@ -244,7 +244,10 @@ class Syncer:
             self._archive()
 
     def give_up(self) -> None:
-        """Archive files that are not kept, at the end of a run that may have had no turn."""
+        """Archive the files that `keep_s` and `keep_bytes` do not keep.
+
+        It is called at the end of a run, in which no turn may have archived any.
+        """
         if self._settings.keep_s or self._settings.keep_bytes:
             try:
                 self._archive()

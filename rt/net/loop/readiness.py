@@ -43,7 +43,7 @@ class Readiness(Generic[Name]):
         self._others.pop(name, None)
 
     def turn(self, last_s: float, clock: Callable[[], float]) -> Iterator[Name]:
-        """Yield the names that one turn serves; one that is marked again meanwhile has to wait.
+        """Yield the names that one turn serves; a name marked again meanwhile has to wait.
 
         Args:
             last_s: after this time no further name that is not urgent is served, except the first.

@@ -54,12 +54,12 @@ class ContextParty(ABC):
         self._run(self._turn)
 
     def failed(self, error: Exception) -> bool:
-        """End this party, and nothing else, after an internal error."""
+        """End only this party after an internal error; return True, since the process may go on."""
         self._run(self._fail, error)
         return True
 
     def acting(self, act: Callable[..., None], *arguments: object) -> Act:
-        """Wrap a call for `post`, so that an error in it ends this party and not the process."""
+        """Return a call of `act` for `post`; an error in it ends this party, not the process."""
 
         def guarded() -> None:
             try:

@@ -339,9 +339,10 @@ class NodeAdmin:
                 known.hear(text)
 
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
-        """Add to an answer, whose first line is JSON, facts that the peer may not know yet.
+        """Return an answer with facts added to its first line, which is JSON.
 
-        These are the latest statement known here, and where another cluster continues the log.
+        The facts are the latest statement known here, unless the request has it, and where another
+        cluster continues the log.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}

@@ -155,7 +155,7 @@ class NodeSuccessions:
         self._due_s = time.monotonic() + pause_s
 
     def _tell(self, contexts: Contexts, text: str) -> None:
-        """Send the statement to nodes that do not have it; a node that is down gets it later."""
+        """Send the statement to each node that lacks it; a node that is down gets it later."""
         for address in set(self._nodes()) - self._told:
             try:
                 ask(address, contexts, {"do": END, FIELD: text}, answer_s=_ANSWER_S)

@@ -193,7 +193,7 @@ class NodeSequencer:
         return self._next_s
 
     def _taken_questions(self) -> list[Question]:
-        """Take all present questions; `stop` may take some of them at the same time."""
+        """Remove and return the questions that wait; `stop` may remove some at the same time."""
         taken = list[Question]()
         with suppress(IndexError):  # another thread takes the last one
             for _ in range(len(self._questions)):

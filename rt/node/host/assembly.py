@@ -99,9 +99,10 @@ def build_member(
 
 
 class Carrying:
-    """Carrying: tells whether instructions may carry small updates; called several times a message.
+    """Carrying: tells whether instructions may carry small updates.
 
-    They may if every member can read such instructions and the journal has room for the bytes.
+    They may if every member can read instructions with updates and the journal has room for the
+    bytes. It is called several times for each message.
     """
 
     def __init__(self, executor: Executor, journal: Journal) -> None:
@@ -138,7 +139,10 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
 
 
 def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> RestartCheck:
-    """Record this start durably, before anything is sent to another node."""
+    """Record this start durably; return the check by which nodes detect an older copy.
+
+    Call it before anything is sent to another node.
+    """
     disk, path = directory.disk, directory.state
     claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
     others = [name for name in settings.member_names if name != settings.name]

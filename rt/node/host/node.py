@@ -306,7 +306,7 @@ class Node:
         return quotas_of_notes(self.pipeline.sequencer.view.notes).of(publisher)
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
-        """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""
+        """Return the copy that a pushing connection fills (`replicator.host.Host`)."""
         if relays and not self.is_member(peer):
             raise Refused("role", f"{peer!r} is not a node of this cluster")
         if not relays:
@@ -319,7 +319,7 @@ class Node:
         return inbox
 
     def why_no_headers(self) -> str:
-        """Why publishers may not write headers yet (`replicator.host.Host`)."""
+        """Return why publishers may not write headers yet, or "" (`replicator.host.Host`)."""
         return self._levels.why_no_headers()
 
     @property
@@ -328,7 +328,7 @@ class Node:
         return self.pipeline.sequencer.view.leads
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
-        """Give a pulling connection the merged log (`replicator.host.Host`)."""
+        """Return a feed of the merged log for a pulling connection (`replicator.host.Host`)."""
         if not relays:
             self._successions.demand_current()
         return self.pipeline.feeds.open(wake, relays=relays)

@@ -77,7 +77,7 @@ class StandbyGate:
         )
 
     def _has_ended(self, known: Successions) -> bool:
-        """Whether an answer has said that the log has ended; if so, make that durable."""
+        """Whether the log has ended, by the statements received; store these durably first."""
         known.keep()
         return known.ended is not None
 

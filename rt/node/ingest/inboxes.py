@@ -107,7 +107,10 @@ class Inboxes:
         return [said for said in self._map(open_one, sorted(self.found())) if said]
 
     def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
-        """Call `act` with each name, on several threads: one disk commit then serves many syncs."""
+        """Call `act` with each name on several threads, and return the results.
+
+        One disk commit then serves many syncs.
+        """
         with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
             return list(pool.map(act, names))
 
@@ -369,7 +372,7 @@ class Inboxes:
     def _open_unless_moved(
         self, state: SessionState, identity: LogIdentity, merged_to: Position
     ) -> NodeInbox:
-        """Open a copy; `Refused` if its directory was set aside meanwhile."""
+        """Open and return a copy; `Refused` if its directory was set aside meanwhile."""
         try:
             return self._open_or_replace(state.name, identity, merged_to)
         except OSError:
@@ -378,7 +381,10 @@ class Inboxes:
             raise
 
     def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
-        """Open a copy, or replace it with an empty one if it is damaged."""
+        """Open and return a copy, or replace it with an empty one if it is damaged.
+
+        The only node of a cluster does not replace it: the damage is raised.
+        """
         try:
             return self._open(name, identity, merged_to)
         except (CorruptLog, ManifestError) as error:

@@ -235,7 +235,7 @@ def _hop(hop: Hop) -> dict[str, Any]:
 
 
 def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:
-    """Summarise how long the last instructions took from proposal to commit, in ms."""
+    """Return count, mean and percentiles, in ms, of the times from proposal to commit."""
     if not times_ns:
         return {"count": 0}
     count = len(times_ns)

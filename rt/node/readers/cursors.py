@@ -58,9 +58,10 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
 
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Take a cursor, from the start if it is new; `Refused` (`held`) if another reader has it.
+        """Take a cursor for the reader that asks, from the start if it is new; return its state.
 
-        With `takeover` `fence`, take it even from a holder that is alive.
+        `Refused` (`held`) if another reader that is alive has the cursor, unless the request has
+        `takeover` `fence`.
         """
         takeover = request.get("takeover", "refuse")
         if takeover not in _TAKEOVERS:
@@ -134,7 +135,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return {"cursors": rows, "end": str(view.end)}
 
     def _reached(self, position: Position) -> Steps[Position]:
-        """Wait until this node has merged up to a position that another node may have reached.
+        """Wait until this node has merged up to `position`, as another may have; return `position`.
 
         Raises:
             Refused: nothing is merged up to that position.

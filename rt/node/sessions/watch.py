@@ -160,7 +160,10 @@ class SessionWatch:
                 return  # another node leads now
 
     def _openings(self) -> list[Life]:
-        """Open sessions that are pushed or held but not open yet; resume those that were reset."""
+        """Return the changes that open the sessions pushed or held but not open yet.
+
+        A session that was open before, and was reset, is resumed instead.
+        """
         found = dict[str, Pushed]()
         for session in self.fresh:
             may_begin = (by for by in self._candidates(session) if self._may_begin(session, by))

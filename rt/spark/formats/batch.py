@@ -61,7 +61,7 @@ class RtSource(DataSource):
             return default_schema(self._reading())
 
     def reader(self, schema: StructType) -> "RtReader":
-        """Plan a batch query."""
+        """Return the reader of a batch query."""
         with one_line_errors():
             options = self._reading()
             if self._snapshots is None:
@@ -76,7 +76,7 @@ class RtSource(DataSource):
             return RtReader(options, schema, self._snapshots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Begin or resume a streaming query."""
+        """Return the reader of a streaming query, new or resumed."""
         from rt.spark.formats import stream  # noqa: PLC0415 - batches need none of it
 
         try:
@@ -85,14 +85,14 @@ class RtSource(DataSource):
             return stream.RefusingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Publish the rows of a batch query."""
+        """Return a writer that publishes the rows of a batch query."""
         from rt.spark.formats import sink  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
             return sink.RtBatchWriter(sink.checked(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Publish the rows of a streaming query."""
+        """Return a writer that publishes the rows of a streaming query."""
         from rt.spark.formats import sink  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():

@@ -156,7 +156,11 @@ class LogView:
         return _Tail(size, walk.position.offset, walk)
 
     def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
-        """Return a tail that ends before an incomplete frame, or after damage that tasks handle."""
+        """Return a tail that ends before an incomplete frame.
+
+        A damaged frame raises `CorruptLog` if `strict`; otherwise the tail includes the rest of the
+        file, and the tasks that read it handle the damage.
+        """
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
             return _Tail(size, at.offset, walk)
@@ -229,7 +233,10 @@ def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None
 
 
 def _digests(view: LogView) -> set[tuple[Position, str]]:
-    """Return the digests of a merged log's rolled files, which copies of it share."""
+    """Return the start and digest of each rolled file of a merged log.
+
+    Copies of one log have these in common.
+    """
     lines = view.log.manifest.rolled.values()
     return {(line.file, line.digest) for line in lines if line.digest}
 

@@ -183,7 +183,7 @@ def _disk_state(known: Mapping[str, Any]) -> str:
 
 
 def _trouble(known: Mapping[str, Any]) -> str:
-    """Return the first problem of a node, which causes the others; "" if it is well."""
+    """Return the first problem of a node, as causes come first; "" if the node has none."""
     try:
         return next((each.said for each in problems_of(dict(known))), "")
     except (TypeError, ValueError) as error:

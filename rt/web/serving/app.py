@@ -95,7 +95,10 @@ class Page:
     def _charged(
         self, answer: Callable[[Request], Response]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap a handler to charge its cost to the client's network, which may delay it."""
+        """Return a handler that does `answer` and charges the cost to the client's network.
+
+        A network that has used up its budget has to wait before it is answered.
+        """
 
         def timed(request: Request) -> tuple[Response, float]:
             began_s = time.thread_time()
@@ -217,7 +220,7 @@ class Page:
 
 
 def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Wrap a handler so that a request for a stream that is not served gets a 404."""
+    """Return a handler that does `answer`, and answers 404 for a stream that is not served."""
 
     def answered(request: Request) -> Response:
         try:
