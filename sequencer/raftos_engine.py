@@ -80,7 +80,7 @@ from raftos.conf import Configuration  # noqa: E402
 
 
 class RaftosRaft(Raft):
-    """One node's engine; arguments and errors as for `Raft`, which it can share a cluster with."""
+    """One node's engine; arguments and errors as for `Raft`. One cluster may have both engines."""
 
     _roles: "_Roles"
 

@@ -81,7 +81,9 @@ class _Reading(NamedTuple):
 
 
 class Scrub:
-    """Scrub: checks suspected files first, then retries repairs, then reads the next file.
+    """Scrub: rereads the rolled files of a log to find damage, and has it repaired.
+
+    It checks suspected files first, then retries repairs, then reads the next file.
 
     It has no thread, clock or socket, so a simulation can drive it.
 

@@ -14,7 +14,7 @@ _NOTES_A_SAVE: Final = 64  # files between saves; as many are read again after a
 
 
 class ScrubRecord:
-    """ScrubRecord: a small file, not synced; if it cannot be read, it counts as missing.
+    """ScrubRecord: a file of a scrub's progress, not synced; if unreadable, it counts as missing.
 
     One thread uses it.
     """

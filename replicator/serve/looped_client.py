@@ -285,7 +285,7 @@ class LoopedClient(ContextParty):
 
 
 class _Woken:
-    """A connection's wake, which any thread sets."""
+    """Wakes a connection when any thread sets it."""
 
     is_urgent = False
 

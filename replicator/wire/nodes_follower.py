@@ -41,7 +41,7 @@ class NodesFollower:
         self._timer: Timer | None = None
 
     def start(self, loop: EventLoop) -> None:
-        """Have the loop ask the nodes for their addresses, now and at regular intervals."""
+        """Have the loop ask for the members, now and at regular intervals."""
         self._timer = Timer(loop, self._turn, lambda _error: None)
         self._timer.set()
 

@@ -138,7 +138,7 @@ class Heard:
 
 @dataclass(slots=True)
 class HttpStream:
-    """One stream.
+    """The state of one stream of the gateway.
 
     Args:
         type: its content type.

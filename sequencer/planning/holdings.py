@@ -45,7 +45,10 @@ class Report(NamedTuple):
 
 
 class Holdings:
-    """Holdings: all members' reports; up to date on the leader, slightly late elsewhere."""
+    """Holdings: how much of each session every member holds, by the members' reports.
+
+    They are up to date on the leader, and slightly late elsewhere.
+    """
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
@@ -61,7 +64,7 @@ class Holdings:
         self.presence = Presence()
 
     def follow(self, voters: Sequence[str], more: Iterable[str] = ()) -> None:
-        """Adopt another configuration.
+        """Use the members of a changed configuration from now on.
 
         Args:
             voters: the members that vote.

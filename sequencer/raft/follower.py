@@ -14,10 +14,10 @@ from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 
 
 class Election:
-    """One campaign of this node; a pre-vote only asks whether a real one would succeed.
+    """One campaign of this node for votes, or for pre-votes.
 
-    A pre-vote changes no node's term, so a node that was partitioned away does not disrupt the
-    leader when it returns.
+    A pre-vote only says whether a vote would be granted. It changes no node's term, so a node that
+    was partitioned away does not disrupt the leader when it returns.
     """
 
     __slots__ = ("_core", "_votes", "pre_vote", "term")

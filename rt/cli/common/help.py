@@ -15,7 +15,7 @@ _ITEM: Final = re.compile(r" *\S+ {2,}")  # a list entry: a name or number, then
 
 
 class _Folding(click.HelpFormatter):
-    """Also wraps the paragraphs that click would print unwrapped."""
+    """A formatter of help texts that wraps all paragraphs, also those that click would not."""
 
     def getvalue(self) -> str:
         """Return the help text."""

@@ -88,7 +88,9 @@ def decode_confirmations(data: bytes) -> Confirmations | None:
 
 
 class ConfirmationsFile:
-    """The file in a session's directory; not synced, since nodes report again after a restart.
+    """The file by which a session's publisher learns what the nodes have confirmed.
+
+    It is in the session's directory, and is not synced, since nodes report again after a restart.
 
     Threads: any may read; one at a time writes and closes.
     """

@@ -19,10 +19,10 @@ _NO: Final = "no: "
 
 
 class HeadersNote:
-    """The file in a stream's directory; pushers write it, publishers read it.
+    """A file by which a stream's pushers tell its publishers whether they may write headers.
 
-    Once all nodes can read headers, the note stays true, since nodes never lose that ability. The
-    file is not synced: a restarted pusher asks again.
+    It is in the stream's directory, and is not synced: a restarted pusher asks again. Once all
+    nodes can read headers, the note stays true, since nodes never lose that ability.
     """
 
     def __init__(self, directory: str) -> None:

@@ -17,9 +17,9 @@ _CODE: Final = "\0"  # separates the reason from the code
 
 
 class ShippingNote:
-    """The file in a session's directory; the shipping process writes it, the publisher reads it.
+    """A file by which the process that ships a session tells its publisher why it does not.
 
-    It is not synced: a pusher that restarts writes a new one.
+    It is in the session's directory, and is not synced: a pusher that restarts writes a new one.
     """
 
     def __init__(self, directory: str) -> None:

@@ -18,7 +18,9 @@ from rt.position import Position
 
 
 class Dropping:
-    """Begins each file with a notice of what was dropped before it, and drops files.
+    """Drops the oldest files of a full session, and records in the next file what was dropped.
+
+    Each file begins with a notice of what was dropped before it.
 
     Before a file is dropped, the notice of the next file is rewritten in place; no node has that
     file yet. So readers of the stream meet the notice once, where the messages were; for the nodes,

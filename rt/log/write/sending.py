@@ -29,7 +29,9 @@ _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Sending:
-    """The file's contents, while its lock is held.
+    """Which files of a session may have been sent, as read from the record of them.
+
+    It is valid while the record's lock is held.
 
     Attributes:
         bound: files that start before it may have been sent, in part or whole.

@@ -46,10 +46,10 @@ class _Kept:
 
 
 class SharedAnswers:
-    """SharedAnswers: answers by question; each is made at most once a second.
+    """SharedAnswers: lets peers that ask the same question share an answer, to save work.
 
-    An answer is made again at once if the state it was made from has changed, so that the author of
-    a change sees it.
+    An answer is made at most once a second, but again at once if the state it was made from has
+    changed, so that the author of a change sees the change.
 
     Threads: any thread may call any method. An entry of `_kept` is added or removed in one step.
         Each answer has its own lock, so that peers wait only for others with the same question.

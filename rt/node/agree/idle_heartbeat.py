@@ -83,7 +83,7 @@ class StreamHeartbeat:
         self._process.loop.post(self._process.dial)
 
     def leave(self) -> None:
-        """Remove this stream when its node ends; its last step may still be running."""
+        """Remove this stream, since its node ends; its last step may still be running."""
         self._process.loop.post(partial(self._process.forget, self))
 
 

@@ -50,7 +50,9 @@ class RangeClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadingGroup:
-    """ReadingGroup: a note that changes for each range handed out or done, not per message.
+    """ReadingGroup: the agreed state of a group of readers: which ranges are done or held.
+
+    This note changes when a range is handed out or done, not for each message.
 
     Attributes:
         name: the group's name.

@@ -25,7 +25,9 @@ PIN_BYTES_MAX: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class RegisteredCursor:
-    """RegisteredCursor: a note that changes on opening, acknowledging, moving and releasing.
+    """RegisteredCursor: the agreed state of a cursor: its position, and which reader holds it.
+
+    This note changes when the cursor is opened, acknowledged, moved or released.
 
     Attributes:
         name: the cursor's name.

@@ -12,7 +12,9 @@ _MEMBER_SILENCES: Final = 4  # an idle member asks three times per `silence_s`
 
 
 class ClaimsHeard:
-    """ClaimsHeard: signs of life, in the leader's memory; a new leader first waits for new ones.
+    """ClaimsHeard: when the leader last heard from each member of a group, and of each claim.
+
+    This is in the leader's memory only, so a new leader first waits for new signs of life.
 
     Threads: any thread may call `hear`, `member` and `members`; one at a time calls the rest. Each
     call changes or copies a dictionary in one step, and no dictionary is replaced.

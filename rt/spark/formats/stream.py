@@ -83,7 +83,7 @@ def decoded(offset: Mapping[str, Any]) -> Offset:
 
 
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query. An offset holds a position in each log, by the log's id."""
+    """Reads logs for one streaming query. An offset holds a position in each log, by its id."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic

@@ -21,7 +21,7 @@ _EVENTS: Final = 60
 
 
 class HostSite(Site):
-    """A process's streams; with a single stream, that stream's site.
+    """The site of a process that serves streams; with a single stream, the site of that stream.
 
     Streams come and go at run time, so each request asks which are served now.
 
