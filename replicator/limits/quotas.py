@@ -64,7 +64,7 @@ class Quotas:
     def __init__(
         self, quota: Callable[[PeerName], Quota], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare; any thread may call `quota`, which returns a publisher's present quota."""
+        """Charge by `quota`, which returns a publisher's present quota; any thread may call it."""
         self.quota = quota
         self._clock = clock
         self._lock = threading.Lock()

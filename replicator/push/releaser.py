@@ -29,7 +29,7 @@ class Releaser:
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:
-        """Prepare; `release` says when rolled files of the book's sessions may be archived."""
+        """Archive files of the book's sessions; `release` says when a file may be archived."""
         self._book = book
         self._release = release
         self._disk = OsDisk()

@@ -47,7 +47,7 @@ class SessionBook:
         standby: Callable[[], Position] | None = None,
         refused_retry_s: float = REFUSED_RETRY_S,
     ) -> None:
-        """Prepare; arguments as for `PushClient`, but `nodes` is the number of nodes.
+        """Begin an empty book; arguments as for `PushClient`, but `nodes` is the number of nodes.
 
         Without `globs`, only chosen sessions are shipped.
         """

@@ -29,7 +29,7 @@ class ShippingNotes:
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Prepare; `errors` returns, by node, why a session is not shipped, or ""."""
+        """Write notes by `errors`, which returns, by node, why a session is not shipped, or ""."""
         self._book = book
         self._errors = errors
         self._connections = connections

@@ -19,7 +19,7 @@ class CopiedLog(LogDirectory):
     """
 
     def __init__(self, path: str, store: Store, disk: Disk | None = None) -> None:
-        """Prepare; `store` has the copies that `rt.offload.offload.offload` made."""
+        """Read the log at `path`; `store` has the copies that `rt.offload.offload.offload` made."""
         super().__init__(path, disk)
         self._store = store
         self._names: set[str] = set()

@@ -88,9 +88,10 @@ class Dataset:
         remove: Callable[[str], None],
         target_bytes: int,
     ) -> None:
-        """Prepare; `create` makes a file in a partition, and returns its path and where to write.
+        """Write to files made by `create`.
 
-        `remove` removes such a file. When a file has reached the target size, another one follows.
+        `create` makes a file in a partition, and returns its path and where to write. `remove`
+        removes a file that `create` made. When a file has reached the target size, another follows.
         """
         self._schema = schema
         self._divide = divide

@@ -51,11 +51,11 @@ def locked(fd: int) -> bool:
 
 @contextmanager
 def writers_lock(directory: str, refusal: str) -> Iterator[None]:
-    """Hold the locks of every program that could write to a merged log: a puller's and a node's.
+    """Hold the locks of the programs that could write to a merged log: a puller and a node.
 
     Args:
         directory: the directory of the log.
-        refusal: error message if one of them is held.
+        refusal: the error message if a program holds its lock.
 
     Raises:
         Misuse: a program uses the log.

@@ -405,8 +405,8 @@ class NodeAdmin:
     def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
         """Make a change and return its answer; record the change or its refusal in the audit log.
 
-        The record of a change names the last instruction that was executed before it and the last
-        one after it: the instructions of the change are between them.
+        The record of a change names the last instruction executed before it and the last one
+        executed once it was made: the change is in the instructions after the first of these.
         """
 
         def record(outcome: str, **facts: object) -> None:

@@ -49,7 +49,7 @@ class Pins:
     """
 
     def __init__(self, may_lease: MayLease) -> None:
-        """Prepare; `may_lease` tells whether a peer may hold files now."""
+        """Begin without pins; `may_lease` returns whether a peer may hold files now."""
         self._may_lease = may_lease
         self._ungranted_s: dict[str, float] = {}  # by note, when the grant was missed first
         self.over: frozenset[str] = frozenset()  # notes whose pins no longer hold files

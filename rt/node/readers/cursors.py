@@ -49,7 +49,10 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         steady_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare; see `ReaderNotes`. `stream` returns the stream's name."""
+        """Read and change cursors; most arguments are as for `ReaderNotes`.
+
+        `stream` returns the stream's name; `steady_s` is a monotonic clock, in seconds.
+        """
         super().__init__(
             CURSOR_NOTE, parse_registered, view, decide, latest=latest, log=log, now_ns=now_ns
         )

@@ -91,7 +91,10 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         heard: ClaimsHeard,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare; see `ReaderNotes`. `may_lease` tells whether a peer may hold files."""
+        """Read and change groups; most arguments are as for `ReaderNotes`.
+
+        `may_lease` returns whether a peer may hold files; `heard` has the members' signs of life.
+        """
         super().__init__(
             GROUP_NOTE, parse_reading_group, view, decide, latest=latest, log=log, now_ns=now_ns
         )
