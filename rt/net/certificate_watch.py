@@ -44,7 +44,7 @@ class _Watched:
 class CertificateWatch:
     """Ends each connection of a process once its certificate or the authority's files forbid it.
 
-    It ends within `PERIOD_S` plus the time of two checks after the files have changed.
+    A connection ends within `PERIOD_S` plus the time of two checks after the files have changed.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; only the watching thread examines their contents, on copies, and
@@ -68,9 +68,8 @@ class CertificateWatch:
         self._watched: list[_Watched] = []
         self._reminders: list[tuple[str, weakref.WeakMethod[Callable[[], str]]]] = []
         self._due_s: dict[str, float] = {}  # when each subject may be logged again
-        # As of this check, by the paths of a context's files, and by path.
-        self._stamps_of: dict[tuple[str, ...], tuple[FileStamp, ...]] = {}
-        self._stamps: dict[str, FileStamp] = {}
+        # as of this check, by the paths of a context's files
+        self._stamps: dict[tuple[str, ...], tuple[FileStamp, ...]] = {}
         self._repeats = RepeatedLines(_log)
         self._thread: threading.Thread | None = None
 
@@ -127,16 +126,12 @@ class CertificateWatch:
 
         A hundred streams share the same files, so a check costs one `stat` call for each of them.
         """
-        if (found := self._stamps_of.get(paths)) is None:
-            for each in paths:
-                if each not in self._stamps:
-                    self._stamps[each] = file_stamp(each)
-            found = self._stamps_of[paths] = tuple(self._stamps[each] for each in paths)
+        if (found := self._stamps.get(paths)) is None:
+            found = self._stamps[paths] = tuple(map(file_stamp, paths))
         return found
 
     def look(self) -> None:
         """Check all connections once, and end those that may not continue."""
-        self._stamps_of.clear()
         self._stamps.clear()
         with self._lock:
             watched = self._watched.copy()

@@ -25,7 +25,9 @@ class Wants:
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
         self._looks = 0
-        self._busy: dict[str, int] = {}  # by publisher, the last look at which a session had grown
+        # The last look at which a session had grown here, by publisher; and of any publisher.
+        self._busy: dict[str, int] = {}
+        self._last_busy: int | None = None
 
     def look(
         self,
@@ -60,10 +62,10 @@ class Wants:
             if looks >= self._patience:
                 late.append(session)
             elif not looks and session in self._behind:
-                self._busy[feeder(session)] = self._looks
+                self._has_grown(feeder(session))
         for session in self._behind.keys() - behind.keys():
             if holdings.own.get(session, START) > self._behind[session][0]:  # all of it has come
-                self._busy[feeder(session)] = self._looks
+                self._has_grown(feeder(session))
         self._behind = behind
         asked = dict[str, list[str]]()
         for session in late:
@@ -79,15 +81,20 @@ class Wants:
     def _times(self, publisher: str, *, may_begin: bool) -> int:
         """Return how many times longer to wait than for a session without a publisher."""
         if publisher:
-            is_busy = self._is_busy(publisher)
+            is_busy = self._is_recent(self._busy.get(publisher))
             return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS
-        is_next = may_begin and any(each and self._is_busy(each) for each in self._busy)
+        is_next = may_begin and self._is_recent(self._last_busy)
         return _PATIENCE_WITH_PUBLISHERS if is_next else 1
 
-    def _is_busy(self, publisher: str) -> bool:
-        grown = self._busy.get(publisher)
+    def _has_grown(self, publisher: str) -> None:
+        """Record that a session grew here, if its publisher is known."""
+        if publisher:
+            self._busy[publisher] = self._last_busy = self._looks
+
+    def _is_recent(self, look: int | None) -> bool:
+        """Whether a look was one of the last few; False for None."""
         usual = self._patience * _PATIENCE_WITH_PUBLISHERS
-        return grown is not None and self._looks - grown < usual
+        return look is not None and self._looks - look < usual
 
 
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:
