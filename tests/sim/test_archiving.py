@@ -210,7 +210,7 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
 class _Copied:
     appender: Appender
     session: str = "jfk"
-    swept: Position = START
+    swept: tuple[Position, int] = (START, 0)
 
 
 class _Inputs:

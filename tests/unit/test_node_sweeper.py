@@ -43,7 +43,7 @@ def test_a_state_from_before_a_reset_says_nothing_of_the_next_log(tmp_path):
     log.begin_file(START)
     log.roll(1)
     inputs = SimpleNamespace(
-        every=lambda: [SimpleNamespace(session="jfk", appender=log, swept=START)],
+        every=lambda: [SimpleNamespace(session="jfk", appender=log, swept=(START, 0))],
         begun_after=lambda _name: 7,
     )
     sweep, far = Sweep(OsDisk(), inputs, fold_s=0), {"jfk": Position.of(9, 0, 0)}
@@ -51,4 +51,21 @@ def test_a_state_from_before_a_reset_says_nothing_of_the_next_log(tmp_path):
     assert not log.manifest.archived
     sweep.sweep_inputs(far, 7)
     assert list(log.manifest.archived) == [START]
+    log.close()
+
+
+def test_a_file_that_ends_after_all_of_it_was_swept_is_archived(tmp_path):
+    """Its publisher has closed; the file was kept until the session grew again."""
+    log = Appender(OsDisk(), str(tmp_path), LogIdentity(SESSION, "flights", "jfk", "1" * 32, 0))
+    inbox = SimpleNamespace(session="jfk", appender=log, swept=(START, 0))
+    inputs = SimpleNamespace(every=lambda: [inbox], begun_after=lambda _name: 0)
+    sweep, second = Sweep(OsDisk(), inputs, fold_s=0), START.next_file()
+    log.begin_file(START)
+    log.roll(1)
+    log.begin_file(second)
+    sweep.sweep_inputs({"jfk": second}, 1)
+    assert list(log.manifest.archived) == [START]
+    log.roll(2)
+    sweep.sweep_inputs({"jfk": second}, 1)
+    assert list(log.manifest.archived) == [START, second]
     log.close()

@@ -67,7 +67,8 @@ class NodeInbox:
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
         self.merged: Position = START  # the session's merged end, whatever this copy holds
-        self.swept: Position = START  # its merged files are archived up to here; see `Sweep`
+        # The merged end and the number of rolled files when it was last archived; see `Sweep`.
+        self.swept: tuple[Position, int] = START, 0
         self.peer = ""  # the peer that fills it now; empty without one
         self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
         self.is_carried = False  # whether the instruction that merged its last bytes had them

@@ -73,11 +73,13 @@ class Sweep:
             if not each.appender.manifest.order or self.is_stopping:
                 continue  # most sessions have a single file, not rolled
             target = merged_to.get(each.session, START)
-            if target > each.swept and self._inputs.begun_after(each.session) <= index:
-                if not each.swept:
+            # a file may end after all of it was merged, and the session may not grow again
+            found = target, len(each.appender.manifest.order)
+            if target and found != each.swept and self._inputs.begun_after(each.session) <= index:
+                if not each.swept[0]:
                     each.appender.finish_archiving()  # what an earlier process left
                 self._archive_input(each.appender, target)
-                each.swept = target
+                each.swept = found
 
     def _empty(self, merged: Appender, end: Position) -> None:
         known = merged.manifest
