@@ -96,8 +96,9 @@ def test_the_page_shows_nodes_sessions_subscribers_files_and_events(site, visit)
     assert {"n1 (this page)", "n2", "n3"} == set(
         seen.page.locator("#nodes tr td:first-child").all_inner_texts()
     )
-    leader = site.node.pipeline.sequencer.view.engine.leader
-    assert f"{leader} leads" in seen.text("#words")
+    sequencer = site.node.pipeline.sequencer
+    # another node may come to lead on a busy machine, and the page hears of it a moment later
+    assert eventually(lambda: f"{sequencer.view.engine.leader} leads" in seen.text("#words"))
     assert {"jfk", "lga", NAME} == set(
         seen.page.locator("#sessions td:first-child").all_inner_texts()
     )
