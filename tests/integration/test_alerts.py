@@ -47,6 +47,7 @@ def exposed(tmp_path_factory):
         publisher, push = cluster.publisher(), cluster.push()
         publisher.publish(b"x")
         publisher.flush("merged", 60)
+        assert pull.wait_caught_up(60), "some series are of pullers that are connected"
         node.lookout.look()
         files = certificate_files(f"{cluster.root}/certs", "publisher")
         program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())
