@@ -29,7 +29,7 @@ def results(ours, theirs):
 
 def test_a_pace_sends_everything_and_above_a_thousand_a_second_several_at_once():
     """A sleep for each of 4,000 messages a second would measure the sleeps."""
-    slow, quick = Pace(10, 100), Pace(10, 4000)
+    slow, quick = Pace(10, 1), Pace(10, 4000)
     assert [slow.take() for _ in range(11)] == [1] * 10 + [0]
     assert [quick.take() for _ in range(4)] == [4, 4, 2, 0]
     assert slow.wait_s() > 0
