@@ -18,10 +18,16 @@ def leader(cluster):
 def test_a_leader_that_is_stopped_leaves_a_leader(tmp_path):
     """Nothing was merged until the others had waited an election timeout, at every update."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
-        assert eventually(lambda: leader(cluster))
-        name = leader(cluster)
-        # one that has committed nothing knows of no node that could take over
-        assert eventually(lambda: cluster.nodes[name].pipeline.sequencer.view.engine.commit > 0)
+        found = []
+
+        def is_settled():
+            """One that has committed nothing knows of no node that could take over."""
+            found[:] = [leader(cluster)]
+            [name] = found
+            return name and cluster.nodes[name].pipeline.sequencer.view.engine.commit > 0
+
+        assert eventually(is_settled)
+        [name] = found
         term = cluster.nodes[name].pipeline.sequencer.view.engine.term
         seen = []
         pipeline = cluster.nodes[name].pipeline
