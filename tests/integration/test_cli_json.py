@@ -13,6 +13,7 @@ from tests.archive_cluster import ArchiveCluster
 from tests.commands import publish, run
 from tests.fake_node import FakeNode, closed_place, nodes_certificates
 from tests.logs import MergedLog
+from tests.replicator_host import eventually
 
 POLICY = {"policy": {"time": 5}, "archived_to": "0.1.0", "is_default": True, "disks": [],
           "leases": []}  # fmt: skip
@@ -85,6 +86,23 @@ def shipped(command, *arguments):
     return run(command, *ends[command], *arguments)
 
 
+def reports(done):
+    """Return the lines that a command itself has written to stderr."""
+    return [line for line in done.stderr.splitlines() if line.startswith("rt: ")]
+
+
+def saying_first(words, command, *arguments):
+    """Run a command until its first report, of what it knows after a second, is this."""
+    tried = []
+
+    def does():
+        tried.append(shipped(command, *arguments))
+        return reports(tried[-1])[0] == words
+
+    assert eventually(does), tried[-1].stderr
+    return tried[-1]
+
+
 def test_push_and_pull_print_that_they_are_done_as_json(tmp_path):
     """A script goes on only then."""
     with ArchiveCluster(tmp_path, 1) as cluster:
@@ -115,11 +133,9 @@ def test_push_and_pull_that_are_not_done_say_what_they_wait_for_and_why(tmp_path
         ("pull", f"no node is connected: {error}",
          {"position": "0.0.0", "complete": False, "error": error}),
     ):  # fmt: skip
-        done = shipped(command, *link)
-        said = [line for line in done.stderr.splitlines() if line.startswith("rt: ")]
+        done = saying_first(f"rt: {waits}", command, *link)
         assert done.exit_code == 1
-        assert said[0] == f"rt: {waits}"
-        assert len(said) == 2  # once, and the outcome
+        assert len(reports(done)) == 2  # once, and the outcome
         assert json.loads(done.stdout) == fields
 
 
