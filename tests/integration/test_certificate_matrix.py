@@ -126,7 +126,7 @@ def served(site, protocol, files):
     except (PeerError, Refused) as error:
         return False, str(error)
     with sock:
-        sock.settimeout(5)
+        sock.settimeout(60)
         if first:
             sock.sendall(first)
         if protocol == "peer":
