@@ -147,7 +147,8 @@ def test_a_publisher_that_sends_each_node_other_bytes_stops_none(tmp_path):
             pusher(cluster, tmp_path / "other", *NAMES)
             other.flush(Level.MERGED, PATIENCE_S)
         assert eventually(lambda: are_equal(cluster), PATIENCE_S)
-        diverged = [cluster.nodes[name].status()["diverged"] for name in NAMES]
-        assert diverged.count(["jfk"]) == 2
+        assert eventually(
+            lambda: [cluster.nodes[name].status()["diverged"] for name in NAMES].count(["jfk"]) == 2
+        )
         for name in NAMES:
             assert cluster.nodes[name].failure is None
