@@ -15,6 +15,9 @@ class CutNetwork:
         self.port = self._server.getsockname()[1]
         self.is_cut = False
         self._pairs = []
+        self._lock = (
+            threading.Lock()
+        )  # a connection is made before a cut, which ends it, or refused
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self):
@@ -30,8 +33,9 @@ class CutNetwork:
 
     def cut(self):
         """End all connections, and every new one, until `mend`."""
-        self.is_cut = True
-        pairs, self._pairs = self._pairs, []
+        with self._lock:
+            self.is_cut = True
+            pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for each in pair:
                 with suppress(OSError):  # it has ended
@@ -47,12 +51,21 @@ class CutNetwork:
                 ours = self._server.accept()[0]
             except OSError:
                 return
-            if self.is_cut:
+            with self._lock:
+                pair = None if self.is_cut else self._pair(ours)
+            if pair is None:
                 ours.close()
-                continue
-            pair = (ours, socket.create_connection(("127.0.0.1", self._port)))
-            self._pairs.append(pair)
-            threading.Thread(target=_forward, args=pair, daemon=True).start()
+            else:
+                threading.Thread(target=_forward, args=pair, daemon=True).start()
+
+    def _pair(self, ours):
+        """Connect to the port for a connection; None if nothing listens there."""
+        try:
+            theirs = socket.create_connection(("127.0.0.1", self._port))
+        except OSError:
+            return None
+        self._pairs.append((ours, theirs))
+        return ours, theirs
 
 
 def _forward(*pair):
