@@ -141,7 +141,7 @@ def test_a_stream_that_is_well_has_no_alert(stream, tmp_path):
     push, pull = stream.cluster.push(), stream.cluster.pull()
     (site, watch), (copy, looks) = pushing(stream.cluster, push), pulling(stream.cluster, pull)
     stream.publish(100)
-    assert eventually(lambda: pull.wait_caught_up(0))
+    assert pull.wait_caught_up(60)
     with port(site) as pusher, port(copy) as puller:
         assert eventually(
             lambda: watch.look() or looks.look() or not (watch.stalled or looks.stalled)
