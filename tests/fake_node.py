@@ -79,7 +79,9 @@ def refusal(words, code="busy"):
 
 
 def closed_place():
-    """Return an address that refuses connections."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"localhost:{sock.getsockname()[1]}"
+    """Return an address that refuses connections until this process ends."""
+    held = socket.socket()  # bound, so that no one else gets it, and not listening
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    held.detach()
+    return f"localhost:{port}"
