@@ -47,14 +47,15 @@ def published(client, session, count):
 def test_members_divide_the_messages(client):
     """Twice the members must not mean twice the deliveries."""
     wanted = published(client, "divided", 3000)
-    seen = [[], []]
+    seen, both_work = [[], []], threading.Barrier(2, timeout=PATIENCE_S)
+    group = rt.Group("dividing", silence_s=10.0)  # a busy machine is not to let one look dead
 
     def work(mine):
-        group = rt.Group("dividing")
         with client.subscriber(group=group, sessions=["divided"], follow=False) as messages:
             for message in messages:
+                if not mine:
+                    both_work.wait()  # neither handles everything before the other has joined
                 mine.append(message.payload)
-                time.sleep(0.0002)
 
     members = [threading.Thread(target=work, args=(mine,)) for mine in seen]
     for member in members:
@@ -63,7 +64,7 @@ def test_members_divide_the_messages(client):
         member.join(PATIENCE_S)
     assert Counter(seen[0] + seen[1]) == Counter(dict.fromkeys(wanted, 1))
     assert all(seen), "one member had everything"
-    with client.subscriber(group="dividing", sessions=["divided"], follow=False) as late:
+    with client.subscriber(group=group, sessions=["divided"], follow=False) as late:
         assert not list(late), "the group goes on where it is"
 
 
@@ -94,35 +95,46 @@ import sys, rt
 with rt.connect(sys.argv[1], root=sys.argv[2]) as client:
     for message in client.subscriber(group=sys.argv[3], sessions=[sys.argv[4]]):
         print(int(message.payload), message.redelivered, flush=True)
+        sys.stdin.readline()
 """
 
 
-def member(cluster, root, group, session):
-    """Start a member in a process of its own; it prints the messages delivered to it."""
+def member(cluster, root, group, session, most):
+    """Start a member in a process of its own; it prints the messages delivered to it.
+
+    It handles the last of these many messages until it is killed, however late that is.
+    """
     clients = os.path.join(cluster.root, "clients.toml")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", MEMBER, clients, str(root), group, session],
-        stdout=subprocess.PIPE, env=clean_environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(), text=True,
     )  # fmt: skip
+    process.stdin.write("\n" * (most - 1))
+    process.stdin.flush()
+    return process
+
+
+def end(process):
+    """End a member, and close its pipes."""
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
 
 
 def test_another_member_takes_over_from_one_that_is_killed(client, cluster, tmp_path):
     """Within a second, where the nodes know the messages to be; and they are marked."""
     published(client, "taken", 2000)
-    process = member(cluster, tmp_path / "killed", "taking", "taken")
+    process = member(cluster, tmp_path / "killed", "taking", "taken", most=300)
     try:
-        lines = [process.stdout.readline() for _ in range(300)]
+        seen = [tuple(map(int, process.stdout.readline().split())) for _ in range(300)]
         process.send_signal(signal.SIGKILL)
         killed_s = time.monotonic()
-        lines += process.stdout.read().splitlines(keepends=True)  # it may have acknowledged more
-        seen = [tuple(map(int, line.split())) for line in lines if line.endswith("\n")]
         with client.subscriber(group="taking", sessions=["taken"], follow=False) as messages:
             again = [(int(message.payload), message.redelivered) for message in messages]
             taken_s = time.monotonic() - killed_s
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        end(process)
     assert {number for number, _ in seen + again} == set(range(2000))
     first_time = Counter(number for number, redelivered in seen + again if not redelivered)
     assert max(first_time.values()) == 1, "a repeat was not marked"
@@ -136,19 +148,20 @@ def test_nothing_stays_unhandled_in_a_storm_of_kills(client, cluster, tmp_path):
     seen, running = [], []
     try:
         for number in range(4):
-            process = member(cluster, tmp_path / str(number % 2), "storming", "stormy")
+            count = 100 + 60 * number
+            process = member(
+                cluster, tmp_path / str(number % 2), "storming", "stormy", most=count + 100
+            )
             running.append(process)
-            lines = [process.stdout.readline() for _ in range(100 + 60 * number)]
+            lines = [process.stdout.readline() for _ in range(count)]
             process.send_signal(signal.SIGKILL)
-            lines += process.stdout.read().splitlines(keepends=True)
+            lines += process.stdout.read().splitlines(keepends=True)  # it may have handled more
             seen += [tuple(map(int, line.split())) for line in lines if line.endswith("\n")]
         with client.subscriber(group="storming", sessions=["stormy"], follow=False) as messages:
             seen += [(int(message.payload), message.redelivered) for message in messages]
     finally:
         for process in running:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+            end(process)
     assert {number for number, _ in seen} == set(range(2000))
     first_time = Counter(number for number, redelivered in seen if not redelivered)
     assert max(first_time.values()) == 1, "a repeat was not marked"
