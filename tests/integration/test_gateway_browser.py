@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from archive_cluster import ArchiveCluster
+from replicator_host import eventually
 from test_gateway_pages import Served
 
 from rt.client.client import connect
@@ -29,6 +30,8 @@ def served(tmp_path_factory):
             payloads = [b"<img src=x onerror=alert(1)>", b'{"delay":30}', b"\xff\x00binary"]
             publisher.publish_many(payloads, [b"AA1", b"AA2", b"BB1"])
             publisher.flush("merged", timeout_s=60)
+            # its copy follows the nodes; a page shows what it has
+            assert eventually(lambda: len(running.log(session="jfk")[1]) == 3, 60)
             yield running
 
 

@@ -51,7 +51,8 @@ def test_a_node_goes_on_from_what_an_earlier_release_has_left(old):
 
         def state():
             """What it has merged, and the ends of files with their digests."""
-            [found] = asked("status", "--json")
+            done = run("status", "--json", "--config", clients)  # fails until the node leads
+            [found] = json.loads(done.stdout)
             ends = {file["end_position"]: file["digest"] for file in history(top)}
             return found["messages"], ends | {found["merged_end"]: found["digest"]}
 
@@ -71,7 +72,7 @@ def test_a_node_goes_on_from_what_an_earlier_release_has_left(old):
                 late = [message.payload for message in reader]
             assert late == [b"late %d" % n for n in range(100)]
             with client.publisher("ord") as publisher:
-                publisher.publish(b"now", headers={"since": b"today"})
+                publisher.publish(b"now", headers={"since": b"today"}, confirm="merged")
             with client.subscriber(follow=False) as reader:
                 messages = list(reader)
         assert [each.number for each in messages] == list(range(facts["messages"] + 1))

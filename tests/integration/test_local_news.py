@@ -96,6 +96,14 @@ def is_announced(connection, directory):
     return directory.name in sessions(connection) and not is_watched(directory)
 
 
+def forget(connection, loop):
+    """Forget what was announced, once the loop has announced all that was done before."""
+    for _ in range(2):  # what the first turn is called for, the second has behind it
+        loop.call(lambda: None)
+    connection.offers.clear()
+    connection.frames.clear()
+
+
 def after_pauses():
     """Return a clock by which each message comes after a pause."""
     return itertools.count(10**18, 10**9).__next__
@@ -140,8 +148,7 @@ def test_a_small_message_is_announced_with_its_frame(tmp_path, loop):
     try:
         with Publisher(tmp_path, stream="s", session="jfk", clock=after_pauses()) as publisher:
             wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk"))
-            connection.offers.clear()
-            connection.frames.clear()
+            forget(connection, loop)
             path = tmp_path / "s" / "jfk" / "log.0.0"
             for payloads in ([b"x"], [b"y", b"z"]):
                 publisher.publish_many(payloads)
@@ -202,23 +209,25 @@ def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path
 
 def test_while_the_nodes_do_not_keep_up_messages_are_gathered(tmp_path, loop):
     """Several are sent as one, where each alone would cost every node as much."""
-    gather = SimpleNamespace(gap_s=1.0)  # as if merging took so long
+    gather = SimpleNamespace(gap_s=0.0)
     watcher, connection = watching(tmp_path, loop, gather)
     try:
         with Publisher(tmp_path, stream="s", session="jfk", clock=after_pauses()) as publisher:
             wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk"))
-            connection.frames.clear()
+            forget(connection, loop)
+            gather.gap_s = 3600.0  # as if merging took so long
             for _ in range(3):
                 publisher.publish(b"x")
                 for _ in range(2):  # the loop has heard of it, and has had a turn
                     loop.call(lambda: None)
+            gather.gap_s = 0.0
             path = tmp_path / "s" / "jfk" / "log.0.0"
             wait_for(
                 lambda: (
                     b"".join(each.data for each in connection.frames if each) == path.read_bytes()
                 )
             )
-            assert len([*filter(None, connection.frames)]) < 3
+            assert len([*filter(None, connection.frames)]) == 1
     finally:
         watcher.stop()
 
@@ -238,12 +247,17 @@ def test_a_message_that_comes_while_the_loop_announces_the_one_before_is_announc
             watcher.ready()
             connection.offers.clear()
 
+    def is_announced_at_once():
+        looks = len(connection.looks)
+        loop.call(lambda: (local_news.grown(place), local_news.grown(place, News())))
+        wait_for(lambda: "jfk" in sessions(connection))
+        return len(connection.looks) == looks
+
     try:
         with Publisher(tmp_path, stream="s", session="jfk"):
             wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk") and connection.offers)
-            loop.call(lambda: (local_news.grown(place), local_news.grown(place, News())))
-            wait_for(lambda: "jfk" in sessions(connection))
-            assert len(connection.looks) < 3, "a look at all sessions has found it"
+            # a look at all sessions may be due just then
+            assert any(is_announced_at_once() for _ in range(10)), "only a look has found it"
     finally:
         watcher.stop()
 
@@ -271,13 +285,20 @@ def test_a_subscriber_is_woken_by_the_writer_of_its_log(tmp_path):
         publisher.publish(b"first")
         messages = subscriber.messages()
         assert next(messages).payload == b"first"
-        begin = time.monotonic()
+        published_s, took_s = [], []
+
+        def publish():
+            published_s.append(time.monotonic())
+            publisher.publish(b"second")
+
         for _ in range(MANY):
-            later = threading.Timer(0.01, publisher.publish, [b"second"])
+            later = threading.Timer(0.01, publish)
             later.start()
             assert next(messages).payload == b"second"
+            took_s.append(time.monotonic() - published_s[-1])
             later.join()
-        assert time.monotonic() - begin < MANY * POLL_S / 2, "it polls"
+        # a machine that does other work prolongs some
+        assert sorted(took_s)[MANY // 2] < POLL_S / 2, "it polls"
         assert not is_watched(tmp_path / "s" / "jfk")
 
 
