@@ -25,8 +25,10 @@ def test_a_node_whose_machine_started_again_counts_once_it_has_learned_everythin
         begin_late(OsDisk(), state, "an earlier boot")  # as its machine leaves it
         publisher.publish_many([b"%d" % number for number in range(1000, 2000)])
         publisher.flush("merged", timeout_s=PATIENCE_S)
+        cluster.stop("n2")  # so that n3 cannot be brought up to date before it is looked at
         cluster.start("n3")
         assert "before they were synced" in cluster.nodes["n3"].status()["lost_state"]
+        cluster.start("n2")
 
         def is_back():
             ours, theirs = cluster.ledger("n3"), cluster.ledger("n1")
