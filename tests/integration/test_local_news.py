@@ -98,7 +98,7 @@ def is_announced(connection, directory):
 
 def forget(connection, loop):
     """Forget what was announced, once the loop has announced all that was done before."""
-    for _ in range(2):  # what the first turn is called for, the second has behind it
+    for _ in range(2):  # the second begins when what the first was called for is done
         loop.call(lambda: None)
     connection.offers.clear()
     connection.frames.clear()
