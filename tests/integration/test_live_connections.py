@@ -15,7 +15,7 @@ from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
 from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
-from rt.errors import Refused
+from rt.errors import Refused, RtError
 from rt.net.admin import ADMIN_ALPN
 from rt.net.authority.certificates import (
     CertificateFiles,
@@ -100,11 +100,24 @@ def client_files(site, role, **options):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_certificate_that_expires_ends_its_connection(site, protocol, caplog):
     """A thief who had connected once stayed for as long as the connection was busy."""
-    files = client_files(site, PROTOCOLS[protocol][0], days=1 + 2 / DAY_S)
-    expires_s = load_certificate(files.cert).not_valid_after_utc.timestamp()
-    with dial(site, protocol, files) as sock:
+    sock, expires_s = dial_before_expiry(site, protocol)
+    with sock:
         demand_ended(sock, caplog, "its certificate has expired")
     assert time.time() >= expires_s
+
+
+def dial_before_expiry(site, protocol):
+    """Connect with a certificate that expires in seconds; return the socket, and when that is."""
+    lasts_s = 2
+    while True:
+        files = client_files(site, PROTOCOLS[protocol][0], days=1 + lasts_s / DAY_S)
+        expires_s = load_certificate(files.cert).not_valid_after_utc.timestamp()
+        try:
+            return dial(site, protocol, files), expires_s
+        except (RtError, OSError):
+            if time.time() < expires_s:
+                raise
+        lasts_s *= 2  # the handshake has taken too long
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -206,7 +219,7 @@ def test_a_good_certificate_keeps_its_connection_when_another_is_revoked(site):
         sock.settimeout(1.0)
         with pytest.raises(TimeoutError):
             sock.recv(1)
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE_S)
         sock.sendall(b'"do": "policy"}\n')
         assert sock.recv(65536)
 

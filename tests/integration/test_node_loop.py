@@ -15,7 +15,7 @@ from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
 from replicator.wire.dialer import Destination, Dialer
-from replicator.wire.link import Link
+from replicator.wire.link import Link, Patience
 from replicator.wire.messages import PULL, Data, RolledNotice
 from replicator.wire.outlet import Outlet
 from rt.errors import PeerError, Refused
@@ -191,11 +191,13 @@ class Waiting(Steady):
     def __init__(self, gate):
         super().__init__()
         self.gate, self.is_quick, self.underway = gate, False, 0
+        self.waits = threading.Event()  # a step does; the first one does not
 
     def step(self, now_s, mail):
         self.underway += 1
         assert self.underway == 1, "two steps at once"
         if self.steps and not self.is_quick:
+            self.waits.set()
             assert self.gate.wait(60)
         stepped = super().step(now_s, mail)
         self.underway -= 1
@@ -212,7 +214,7 @@ def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
     sequencer = NodeSequencer(duties)
     turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=0.0, pool=loop.pool)
     turns.join()  # the first step took longer than no time at all
-    assert eventually(lambda: duties.underway, 60)
+    assert duties.waits.wait(60)
     free = Counter()
     loop.call(lambda: loop.mark(free))
     assert eventually(lambda: free.turns, 60)
@@ -238,7 +240,7 @@ def test_a_node_that_stops_waits_for_the_step_that_is_under_way(loop):
     sequencer = NodeSequencer(duties)
     turns = DutyTurns(loop, sequencer, lambda _error: None, slow_s=0.0, pool=loop.pool)
     turns.join()
-    assert eventually(lambda: duties.underway, 60)
+    assert duties.waits.wait(60)
 
     def leave():
         turns.leave()
@@ -519,6 +521,9 @@ def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_pat
     assert [code for _, code, _ in talk.refusals] == ["diverged"]
 
 
+PATIENCE = Patience(heartbeat_s=3600.0, dead_s=3600.0)  # no turn is taken for a heartbeat
+
+
 class Fed:
     """A puller's half of a connection; what it does in the pool waits for a test."""
 
@@ -568,7 +573,7 @@ class Served:
 
     def __init__(self, loop, sock, *, fills=None, feeds=None, held=lambda: Hold(0.0)):
         self.wake, self.is_ended, self.over = Wake(), False, Future()
-        link = self.link = Link(sock, "peer")
+        link = self.link = Link(sock, "peer", patience=PATIENCE)
         if feeds is not None:
             feeds.link = link
         served = LoopedConnection(link, self.wake, fills, feeds, held, self, lambda: None)
@@ -588,7 +593,7 @@ def test_a_bell_that_rings_while_a_puller_is_read_for_in_the_pool_is_heard_after
     loop.call(lambda: None)
     loop.call(lambda: None)  # the bell was heard, and there was nothing to do about it yet
     feeds.gate.set()
-    assert eventually(lambda: feeds.turns > 1, 0.9), "it waits for the next look"
+    assert eventually(lambda: feeds.turns > 1, 60), "it waits for the next look"
     served.is_ended = True
     served.wake.set()
     assert served.over.result(60) is None
@@ -853,7 +858,9 @@ def test_a_connection_ends_although_no_thread_is_left_to_end_it(loop, ends, no_t
 
 def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
     """An operator who stops a busy node would look for a fault in it."""
+    others = {each for each in threading.enumerate() if each.name == "loop"}
     loop, gate, begun = EventLoop(pool_threads=1), threading.Event(), threading.Event()
+    [thread] = {each for each in threading.enumerate() if each.name == "loop"} - others
 
     def wait():
         begun.set()
@@ -863,7 +870,7 @@ def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
     assert begun.wait(60)
     stopping = threading.Thread(target=loop.stop)
     stopping.start()
-    assert eventually(lambda: not any(t.name == "loop" for t in threading.enumerate()), 60)
+    assert eventually(lambda: not thread.is_alive(), 60)
     gate.set()
     stopping.join(60)
     assert "exception calling callback" not in caplog.text
