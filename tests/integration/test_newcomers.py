@@ -30,14 +30,19 @@ def test_a_session_with_messages_of_its_own_under_old_numbers_is_refused(tmp_pat
         assert eventually(lambda: "does not have message 0" in second.shipping_note, PATIENCE_S)
         with pytest.raises(FlushTimeout, match="its group 'g' has merged it"):
             second.flush(Level.MERGED, 0.1)
-        assert any("does not have message 0" in each.error for each in push.status())
-        stuck = [
-            session["stuck"]
-            for node in cluster.nodes.values()
-            for session in node.status()["sessions"]
-            if session["session"] == "jfk-2" and session["stuck"]
-        ]
-        assert len(stuck) == 1, "the leader says so"
+        assert eventually(
+            lambda: any("does not have message 0" in each.error for each in push.status())
+        )
+
+        def stuck():
+            return [
+                session["stuck"]
+                for node in cluster.nodes.values()
+                for session in node.status()["sessions"]
+                if session["session"] == "jfk-2" and session["stuck"]
+            ]
+
+        assert eventually(lambda: len(stuck()) == 1), "the leader says so"
         twin = opened("jfk-3")
         twin.publish_many([b"old%d" % number for number in range(101)])
         twin.flush(Level.MERGED, PATIENCE_S)
