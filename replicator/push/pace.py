@@ -83,8 +83,9 @@ class SessionSweep:
     Threads: only the loop uses it.
     """
 
-    def __init__(self) -> None:
-        """Begin with no session to check."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with no session to check; `clock` is a monotonic clock, in seconds."""
+        self._clock = clock
         self.is_asked = False
         self._is_urgent = False
         self._new: dict[str, None] = {}  # in order
@@ -122,7 +123,7 @@ class SessionSweep:
 
         Empty while the rest lasts, or if no session is left.
         """
-        now_s = time.monotonic()
+        now_s = self._clock()
         if not self._new:
             if not self._left or now_s < self._due_s:
                 return []
@@ -137,4 +138,4 @@ class SessionSweep:
         """Return how long to wait for the next turn if nothing else is pending."""
         if self._new:
             return 0.0
-        return min(max(0.0, self._due_s - time.monotonic()), longest_s) if self._left else longest_s
+        return min(max(0.0, self._due_s - self._clock()), longest_s) if self._left else longest_s
