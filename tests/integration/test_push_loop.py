@@ -99,11 +99,12 @@ def test_a_node_that_takes_nothing_keeps_no_loop_turning(tmp_path, contexts):
 
         def is_stuck():
             sent.append(push.traffic()[f"{node.address[0]}:{node.address[1]}"].bytes)
-            began.append(next(looks))
+            began.append((time.monotonic(), next(looks)))
             return len(sent) > 100 and sent[-1] == sent[-100] > 0
 
         assert eventually(is_stuck, 60)
-        assert began[-1] - began[-100] < 1000, "in about a second"
+        (first_s, first), (last_s, last) = began[-100], began[-1]
+        assert last - first < 1000 * max(1.0, last_s - first_s)
     finally:
         push.stop()
         node.close()
@@ -172,15 +173,18 @@ def test_a_connection_that_ends_because_no_session_is_left_is_dialled_again_at_o
     push = PushClient(str(tmp_path), STREAM, [node.address], contexts, None)
     push.start()
     try:
-        began_s = time.monotonic()
+        took_s = []
         for name in names:
+            began_s = time.monotonic()
             push.ship(name)
             assert node.has_heard.wait(60)
             node.has_heard.clear()
             push.leave(name)
             assert node.has_ended.wait(60)
             node.has_ended.clear()
-        assert time.monotonic() - began_s < 20  # it would wait for five seconds eight times
+            took_s.append(time.monotonic() - began_s)
+        # it would wait for five seconds eight times; a busy machine may delay some
+        assert sorted(took_s)[len(took_s) // 2] < 2.5
     finally:
         push.stop()
         node.close()
