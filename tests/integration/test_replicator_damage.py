@@ -57,7 +57,7 @@ def test_a_damaged_merged_log_is_refused_mended_and_pulled_from_the_next_node(
         assert pull.wait_caught_up(PATIENCE_S)
         assert log_bytes(cluster.out("sub")) == whole
         assert "pull from localhost" in caplog.text
-        assert "it is set aside and fetched again" in caplog.text
+        assert eventually(lambda: "it is set aside and fetched again" in caplog.text)
         assert eventually(lambda: log_bytes(cluster.out("n1")) == whole, PATIENCE_S)
         publish(cluster.publisher("lga"), 3)
         assert eventually(lambda: log_bytes(cluster.out("sub")) == log_bytes(cluster.out("n2")))
