@@ -177,7 +177,7 @@ def test_a_session_that_was_never_made_whole_holds_up_no_drain(site, publisher, 
         open(site.path("pub", STREAM, "lga", "manifest"), "x").close()
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
-    assert client.stop(10)
+    assert client.stop(drain_s=60)
     assert_pushed(site, "jfk")
 
 
@@ -332,6 +332,9 @@ def test_a_session_of_another_log_is_refused_and_the_others_go_on(site, publishe
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
     assert eventually(lambda: any("another log" in each.error for each in client.status()))
+    other = site.path("node", STREAM, "in", "ewr")
+    ours = log_bytes(site.path("pub", STREAM, "ewr"))
+    assert eventually(lambda: os.path.exists(other) and log_bytes(other) == ours)
     assert not client.stop(drain_s=0.2)
     assert log_bytes(site.path("node", STREAM, "in", "jfk")) == before
     assert_pushed(site, "ewr")
@@ -611,11 +614,11 @@ def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
     site, publisher, hasty, caplog
 ):
     """A peer that never finishes its handshake holds a thread for 10 seconds, and nothing else."""
+    silent, _ = connect(site.node, publisher.current())  # a handshake, and then no Hello
     site.server.use_limits(ServerLimits(handshake_s=0.5))
     plain = [socket.create_connection(site.node) for _ in range(20)]
     for sock in plain[:10]:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    silent, _ = connect(site.node, publisher.current())  # a handshake, and then no Hello
     session(site, "jfk", 5)
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
@@ -637,7 +640,7 @@ def send_slowly(sock, data):
 def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, hasty):
     """A deadline for the whole greeting, not for each byte, stops a slow loris."""
     sock, _ = connect(site.node, publisher.current())
-    hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow"))
+    hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow" * 16))  # takes ten seconds
     with pytest.raises((OSError, ssl.SSLError)):
         send_slowly(sock, hello)
     sock.close()
@@ -674,7 +677,7 @@ def test_both_ends_of_an_idle_connection_send_heartbeats(
     ]
     for client in clients:
         client.start()
-    assert eventually(lambda: sum(count > 3 for count in beats.values()) == 4)
+    assert eventually(lambda: sum(count > 3 for count in [*beats.values()]) == 4)
     assert caplog.text.count("connected") == 2, "one had to connect again"
     for client in clients:
         client.stop()
@@ -713,7 +716,7 @@ def test_a_connection_that_gets_no_thread_is_hung_up_on_and_the_next_is_served(
         threading.stack_size(before)
     client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     client.start()
-    assert client.stop(30)
+    assert client.stop(drain_s=60)
     assert site.server.connections <= 1
     assert_pushed(site, "jfk")
 
