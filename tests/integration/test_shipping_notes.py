@@ -30,8 +30,9 @@ def test_a_flush_names_the_refusal_of_the_nodes(tmp_path):
         publisher = cluster.publisher()
         publisher.publish(b"two")
         push = cluster.push()
-        assert eventually(lambda: publisher.shipping_note, PATIENCE_S)
-        with pytest.raises(FlushTimeout, match="this directory was deleted") as caught:
+        why = "this directory was deleted"  # at first it is not connected yet
+        assert eventually(lambda: why in publisher.shipping_note, PATIENCE_S)
+        with pytest.raises(FlushTimeout, match=why) as caught:
             publisher.flush(Level.MERGED, 0.1)
         assert "rt push" not in str(caught.value)
         assert caught.value.reason.startswith("localhost:")

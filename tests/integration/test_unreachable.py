@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pytest
 from faulty import FaultyDisk
@@ -15,6 +16,7 @@ from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
 from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.notify.shipping import ShippingNote
 from rt.net.authority.certificates import init_authority, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.loop.event_loop import EventLoop
@@ -53,6 +55,11 @@ def connected(certs, node, root, identity):
     return rt.connect(nodes=[node], certs=certs, identity=identity, root=root, stream=STREAM)
 
 
+def is_noted(root, words):
+    """Return whether the pusher of session jfk says this; it looks once a second."""
+    return words in ShippingNote(os.path.join(root, STREAM, "jfk")).read()
+
+
 def test_publishing_to_an_address_without_a_node_says_so_once_and_goes_on(
     certs, closed, tmp_path, caplog
 ):
@@ -61,6 +68,7 @@ def test_publishing_to_an_address_without_a_node_says_so_once_and_goes_on(
     client = connected(certs, closed, tmp_path, "jfk")
     publisher = client.publisher("jfk")
     future = publisher.publish_future(b"kept")
+    assert eventually(lambda: is_noted(tmp_path, "connection refused"))
     with pytest.raises(FlushTimeout, match=f"merged was not reached within 1 s.*{refused}"):
         publisher.flush("merged", 1)
     with pytest.raises(FlushTimeout, match=refused):
@@ -124,6 +132,9 @@ def test_an_awaited_publisher_names_the_node_that_it_waits_for(certs, closed, tm
             nodes=[closed], certs=certs, identity="jfk", root=tmp_path, stream=STREAM
         ) as client:
             publisher = await client.publisher("jfk")
+            await publisher.publish(b"x", confirm="written")
+            is_refused = partial(is_noted, tmp_path, "connection refused")
+            assert await asyncio.to_thread(eventually, is_refused)
             with pytest.raises(FlushTimeout, match="connection refused"):
                 await publisher.publish(b"x", confirm="merged", timeout_s=1)
             await publisher.close(0.1)
@@ -153,6 +164,7 @@ def test_a_silent_address_holds_up_no_program_and_is_named_at_once(certs, silent
     client = connected(certs, silent, tmp_path, "jfk")
     publisher = client.publisher("jfk")
     publisher.publish(b"kept")
+    assert eventually(lambda: is_noted(tmp_path, "no answer yet"))
     with pytest.raises(FlushTimeout, match=f"{silent}: no answer yet"):
         publisher.flush("merged", 1)
     client.close(0.1)
@@ -165,6 +177,8 @@ def test_a_client_that_dials_a_silent_address_is_closed_without_waiting_for_it(
     before = set(threading.enumerate())
     client = connected(certs, silent, tmp_path, "jfk")
     publisher = client.publisher("jfk")
+    publisher.publish(b"kept")
+    assert eventually(lambda: is_noted(tmp_path, "no answer yet"))
     with pytest.raises(FlushTimeout, match=f"{silent}: no answer yet"):
         publisher.publish(b"kept", confirm="merged", timeout_s=1)
     reading = connected(certs, silent, tmp_path, "etl")
