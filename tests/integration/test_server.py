@@ -119,8 +119,8 @@ def test_a_log_line_names_the_peers_address_once(serve, publisher, tmp_path, cap
 def test_a_handshake_that_is_trickled_ends_at_the_deadline(serve):
     """One byte every few seconds must not hold a slot for ever."""
     server = serve(ServerLimits(handshake_s=0.5))
+    began = time.monotonic()
     with socket.create_connection(server.address) as sock:
-        began = time.monotonic()
         sock.settimeout(0.1)
         sent = bytearray(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500))
         while sent:  # for fifty seconds
