@@ -282,6 +282,7 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
     late = [b"late %d" % each for each in range(1000)]
     publisher.publish_many([each.ljust(500, b".") for each in late])
     publisher.flush("merged", timeout_s=60)
+    assert eventually(lambda: old.ledger("n1").number == 2000, 60), "it may lag, and is compared"
     push.stop()
     for name in list(old.nodes):
         old.stop(name)
@@ -382,6 +383,7 @@ def test_a_cluster_that_was_given_up_is_sealed_when_it_comes_back(standby, tmp_p
     pull.stop()
     publisher.publish_many([b"late %d" % each for each in range(50)])
     publisher.flush("merged", timeout_s=60)
+    assert eventually(lambda: old.ledger("n1").number == 150, 60), "it may lag, and rejoins"
     push.stop()
     new, _ = promoted(old, tmp_path, "--now")
     with new, open(os.path.join(copy, STREAM, "standby.succession"), encoding="utf-8") as file:
