@@ -320,6 +320,7 @@ def test_lines_about_clients_name_their_stream(process, caplog):
             process.push(name)
             process.pull(name)
             process.publish(name, b"x", session=f"{name}-1")
+        assert eventually(lambda: caplog.text.count(" joined, to ") == 2 * len(NAMES))
         process.stop_clients()
         assert eventually(lambda: caplog.text.count(" left, after ") == 2 * len(NAMES))
     for name in NAMES:
