@@ -51,9 +51,21 @@ def test_what_is_asked_for_during_a_turn_is_done_after_it_and_never_beside_it(lo
     assert most == [1, 1]
 
 
-def test_stopping_waits_for_the_turn_that_is_under_way(loop):
+class Told(EventLoop):
+    """A loop that tells when something is stopped."""
+
+    def __init__(self):
+        self.forgot = threading.Event()
+        super().__init__()
+
+    def forget(self, party):
+        super().forget(party)
+        self.forgot.set()
+
+
+def test_stopping_waits_for_the_turn_that_is_under_way():
     """A directory is closed afterwards, and its files must not be in use."""
-    begun, go, done = threading.Event(), threading.Event(), []
+    loop, begun, go, done = Told(), threading.Event(), threading.Event(), []
 
     def work():
         begun.set()
@@ -64,12 +76,14 @@ def test_stopping_waits_for_the_turn_that_is_under_way(loop):
     assert begun.wait(60)
     stopper = threading.Thread(target=chore.stop)
     stopper.start()
+    assert loop.forgot.wait(60)
     chore.ask()
     go.set()
     stopper.join(60)
     assert done == [True]
     chore.ask()
     loop.call(lambda: None)
+    loop.stop()
     assert done == [True], "it was stopped"
 
 
