@@ -14,6 +14,16 @@ from rt.log.notify.watch import POLL_S, Changes, Wake, Watch, directories_in
 MODES = ["inotify", "poll"]
 
 
+def is_quick(act):
+    """Whether this takes less than a poll interval; a busy machine may delay some of its tries."""
+    for _ in range(10):
+        begin = time.monotonic()
+        act()
+        if time.monotonic() - begin < POLL_S:
+            return True
+    return False
+
+
 def wait_for(ready, timeout_s=10.0):
     """Call `ready` until it says so; the pause between is a wait of its own."""
     deadline = time.monotonic() + timeout_s
@@ -31,10 +41,12 @@ def test_a_change_ends_the_wait_and_names_its_directory(tmp_path):
         eyes.add(str(other))
         assert not eyes.polls
         assert eyes.changes() == Changes()
-        (ours / "log.0.0").write_bytes(b"x")
-        begin = time.monotonic()
-        assert eyes.wait(10) == Changes(frozenset({str(ours)}))
-        assert time.monotonic() - begin < POLL_S
+
+        def is_named():
+            (ours / "log.0.0").write_bytes(b"x")
+            assert eyes.wait(10) == Changes(frozenset({str(ours)}))
+
+        assert is_quick(is_named)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -44,9 +56,7 @@ def test_a_directory_that_is_not_there_yet_is_found_when_it_is_made(tmp_path, mo
     with Watch(mode) as eyes:
         eyes.add(str(later))
         assert eyes.polls
-        begin = time.monotonic()
-        eyes.wait(10)
-        assert time.monotonic() - begin < POLL_S, "what causes no event is found by polling"
+        assert is_quick(lambda: eyes.wait(10)), "what causes no event is found by polling"
         later.mkdir()
         eyes.wait(10)
         assert eyes.polls == (mode == "poll")
@@ -135,10 +145,7 @@ def test_another_thread_ends_the_wait(mode, tmp_path):
     wake = Wake()
     with Watch(mode) as eyes:
         eyes.add(str(tmp_path))
-        wake.set()
-        begin = time.monotonic()
-        eyes.wait(10, wake)
-        assert time.monotonic() - begin < POLL_S
+        assert is_quick(lambda: (wake.set(), eyes.wait(10, wake)))
         thread = threading.Thread(target=wake.set)
         thread.start()
         wait_for(lambda: eyes.wait(10, wake) is not None)

@@ -244,7 +244,7 @@ def busy(tmp_path):
 
     def publish():
         with Publisher(tmp_path, stream="flights", session="jfk") as publisher:
-            for _ in range(500):
+            for _ in range(6000):  # for a minute at least: the machine may be busy
                 publisher.publish(b"{}", key=b"AA1")
                 if ended.wait(0.01):
                     return
