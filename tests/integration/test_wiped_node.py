@@ -61,6 +61,7 @@ def test_a_node_that_copies_leaves_one_that_waits_as_it_does(tmp_path):
         push, publisher = cluster.push(), cluster.publisher()
         publisher.publish_many([b"before"] * 300)
         publisher.flush("merged", PATIENCE_S)
+        assert eventually(lambda: cluster.ledger("n1").opened), "that may be merged after it"
         for name in ("laggard", "copier"):
             shutil.copytree(cluster.out("n1"), tmp_path / name / STREAM / "out")
         begin = cluster.nodes["n1"].merged_end
