@@ -27,7 +27,6 @@ from rt.format.manifest import Archived
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.authority.identity import CertificateRole, PeerIdentity
-from rt.node.agree import sequencer
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform
 from rt.node.notes.registered_cursor import (
@@ -543,16 +542,23 @@ def test_an_election_does_not_end_the_wait_for_a_cursor():
 
 @contextmanager
 def held_up(node, monkeypatch):
-    """Have a node execute nothing for a while; what arrives is left for its next step."""
+    """Have a node execute nothing for a while; what arrives is left for its next step.
+
+    It refuses at once what it would refuse when its time to answer is over: the others have theirs.
+    """
+
+    def refuse(_question):
+        raise Refused("busy", "no answer within 10 s; is the disk slow?")
+
     with monkeypatch.context() as held:
         held.setattr(node.pipeline.sequencer, "step", lambda: None)
+        held.setattr(node.pipeline.sequencer, "ask", refuse)
         yield
     node.pipeline.sequencer.ring()
 
 
 def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path, monkeypatch):
     """One that has not executed it yet would show a cursor as it was before."""
-    monkeypatch.setattr(sequencer, "_ANSWER_S", 1.0)  # of the node that is held up
     late = next(each for each in cluster.nodes.values() if not each.pipeline.sequencer.view.leads)
     first = next(n for n, each in enumerate(cluster.nodes.values()) if each is late)
     addresses = cluster.addresses[first:] + cluster.addresses[:first]
