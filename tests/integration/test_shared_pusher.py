@@ -1,6 +1,7 @@
 """A client ships the sessions of all its publishers over one connection to each node."""
 
 import gc
+import logging
 import os
 import shutil
 import threading
@@ -60,16 +61,20 @@ def test_ten_publishers_take_no_connection_and_no_pusher_more_than_one(client):
     assert eventually(lambda: threads() < before + 5, PATIENCE_S), (before, names)
 
 
-def test_a_session_that_is_refused_stops_no_other(client, tmp_path):
+def test_a_session_that_is_refused_stops_no_other(client, tmp_path, caplog):
     """They share a connection; what is wrong with one log ends its channel and nothing else."""
+    other = client.publisher("sound")
+    other.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
     with client.publisher("lost") as publisher:
         publisher.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
     shutil.rmtree(tmp_path / STREAM / "lost")
-    other, again = client.publisher("sound"), client.publisher("lost")
+    caplog.set_level(logging.INFO)
+    again = client.publisher("lost")
     with pytest.raises(FlushTimeout):
         again.publish(b"another log of the same name", confirm="merged", timeout_s=2)
     for _ in range(3):
-        other.publish(b"x", confirm="merged", timeout_s=5)
+        other.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    assert "connected" not in caplog.text, "the connection was ended, and made again"
     assert not again.close(0)
     assert other.close()
 
