@@ -3,6 +3,7 @@
 import http.client
 import json
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 from rt.node.host.node import Node
 from rt.node.settings.http import HttpSettings
@@ -155,10 +156,15 @@ def port_of(site, **options):
 
 @contextmanager
 def sampled(node, sample):
-    """Have the latest sample of a node be this one, until the block ends."""
-    node.lookout.stop()  # nothing replaces it
-    before, node.lookout.sample = node.lookout.sample, sample
+    """Have each sample of a node be this one, until the block ends; then a new one is taken.
+
+    The lookout goes on: a sample that is too old says that the node is stuck.
+    """
+    lookout = node.lookout
+    sampler, lookout.sampler = lookout.sampler, SimpleNamespace(sample=lambda: sample)
+    lookout.look()  # after one that is under way
     try:
         yield
     finally:
-        node.lookout.sample = before
+        lookout.sampler = sampler
+        lookout.look()
