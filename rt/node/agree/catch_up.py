@@ -21,7 +21,7 @@ _FULL_S: Final = 15.0  # between two looks at what a node has archived, while th
 
 
 class CatchUp:
-    """CatchUp: a running copy into a node's merged log, which nothing else has open meanwhile."""
+    """CatchUp: copies the merged log from another node; only it has the log open meanwhile."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class CatchUp:
             places: addresses of all other members, which are tried in turn.
             begin: where this node's merged log ends; the copy is useful once it is past this.
             guard: guard of the disk; while there is no room, the copy waits.
-            contexts: TLS contexts made when the node started, so later faults in their files do no
-                harm.
-            suspect: called with damage in a rolled file, which must be replaced. If the copy ends
-                in that file, each node takes the copy for a copy of another log.
+            contexts: TLS contexts made when the node started, so certificate files that become
+                faulty later do no harm.
+            suspect: called with damage in a rolled file, which must then be replaced: while the
+                copy ends in a damaged file, every node refuses it as a copy of another log.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -59,12 +59,12 @@ class CatchUp:
 
     @property
     def log(self) -> Appender | None:
-        """The log that it writes; None until a node has identified the log."""
+        """The log being written; None until another node has identified it."""
         return self._pull.log
 
     @property
     def position(self) -> Position:
-        """The end of what is copied."""
+        """The position up to which the log is copied."""
         return self._pull.status().position
 
     @property
@@ -73,16 +73,16 @@ class CatchUp:
         return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
     def _is_wanted(self) -> bool:
-        """Whether a connection is wanted; if not, the loop asks again when `is_done` wakes it."""
+        """Whether to connect; after False, the pull client asks again once `is_done` wakes it."""
         is_wanted = self._has_room()
         self._rests = not is_wanted
         return is_wanted
 
     def _has_room(self) -> bool:
-        """Whether a connection may be useful.
+        """Whether to connect: there is room, or none was refused in the last 15 s.
 
-        It may be useful now and then even without room, since a node first sends what it has
-        archived, which makes room here.
+        Even without room a connection helps now and then: the other node first sends which files it
+        has archived, and archiving them here makes room.
         """
         is_late = time.monotonic() - self._disk.refused_s >= _FULL_S
         return is_late or not self._guard.is_closed
@@ -90,8 +90,8 @@ class CatchUp:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
-        If the source has less than this node, the copy counts as done, since the source may be
-        waiting for this node.
+        If the source has less than this node, the copy need not wait for it, since the source may
+        itself be waiting for this node.
 
         Raises:
             DiskFailed: the copy has stopped and will not continue.
@@ -113,15 +113,15 @@ class CatchUp:
 
 
 class GuardedDisk(OsDisk):
-    """GuardedDisk: the disk, except that log files cannot grow while there is no room.
+    """GuardedDisk: a disk on which log files cannot grow while there is too little room.
 
-    Manifest lines and indexes are still written: archiving makes room, and a source announces it
-    before it sends more.
+    Manifest lines and indexes are still written: a source names archived files before it sends more
+    data, and recording that makes room.
     """
 
     def __init__(self, guard: DiskGuard) -> None:
         self._guard = guard
-        self.refused_s = float("-inf")  # when there was no room last, by `time.monotonic`
+        self.refused_s = float("-inf")  # the last time without room, by `time.monotonic`
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open a file for reading and appending; a log file grows only while there is room."""

@@ -55,9 +55,9 @@ class Timing:
         tick_s: unit of the consensus timers.
         missing_s: how long to wait for a session's bytes before copying the merged log.
         look_s: time between two searches for sessions that do not arrive.
-        patience: number of searches without growth before a node is asked for a session.
+        patience: searches in which a session did not grow before another node is asked for it.
         easy_ticks: how many ticks one step may advance while nothing happens.
-        calm_s: how long nothing must happen before a node rests.
+        calm_s: how long a node must be idle before it rests.
         rest_s: time between steps at rest, which send reports and may archive files.
     """
 
@@ -71,7 +71,10 @@ class Timing:
 
 
 def timing_of(settings: NodeSettings) -> Timing:
-    """Return a configured node's timing; it asks other nodes after half of `missing_s`."""
+    """Return the timing for a node's settings.
+
+    After half of `missing_s` the node asks others for a session that does not arrive.
+    """
     patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
     agreement = settings.agreement
     return Timing(
@@ -84,8 +87,8 @@ class Mail:
     """Mail: what arrived since the last step.
 
     Attributes:
-        synced: sessions that were synced further, or opened. The end is read from the copy itself,
-            so late mail does no harm.
+        synced: sessions that were opened, or of which more was synced. How far is read from the
+            copy itself, so late mail does no harm.
         received: sessions that received small updates, not synced yet.
         heard: messages of other nodes, with their senders.
         damaged: damage that connections found.
@@ -132,7 +135,7 @@ class Duties:
     """
 
     def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
-        """Prepare, and serve what was executed before the restart; `step` does the rest."""
+        """Prepare, and let pullers read what was executed before the restart."""
         self._member = member
         self._executor, self._copies = member.executor, member.execution.copies
         self._ports = ports
@@ -230,8 +233,8 @@ class Duties:
     def end(self) -> None:
         """Save a last snapshot of the state; errors as for `step`.
 
-        If the merged log is being copied from another node, this stops the copying. The log, which
-        is closed meanwhile, stays closed: the copying may still be writing to it.
+        A running copy of the merged log from another node is stopped. The log stays closed then,
+        since the copy may still be writing to it.
         """
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()
@@ -280,9 +283,9 @@ class Duties:
             self._order(term, instruction)
 
     def _order(self, term: int, instruction: Instruction) -> None:
-        """Propose an instruction only in the term in which it was ordered.
+        """Propose an instruction, unless the term in which it was ordered has ended.
 
-        In a later term it could replace what others have ordered since.
+        In a later term it could undo newer orders.
         """
         engine = self._member.engine
         if engine.leads and engine.status().term == term:
@@ -308,7 +311,7 @@ class Duties:
         self._executor.rest()
 
     def _look_at_seal(self, notes: Mapping[str, str]) -> None:
-        """Refuse readers while the seal says that another cluster continues the log."""
+        """Refuse readers while the ledger's seal says that another cluster continues the log."""
         self._seal = notes.get(SEALED_NOTE)
         self._ports.turn_away(moved_away(notes))
 
@@ -381,9 +384,9 @@ class Duties:
         self._paused = why
 
     def _resume(self) -> None:
-        """Record that the disk has room again, unless the last run wrote nothing.
+        """Report that merging continues, unless the last run could merge nothing.
 
-        A failed instruction stays first in the queue, and the next run tries it again.
+        While merging is suspended, a run does not show whether the disk has room again.
         """
         if not self._member.execution.suspended:
             _log.warning("merging goes on, after it had paused: %s", self._paused)
@@ -404,10 +407,11 @@ class Duties:
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
 
     def _take_report(self, found: DamageFound) -> None:
-        """Repair a file that a connection found damaged, unless the log was reopened since.
+        """Set aside a file that a connection found damaged, unless its log was reopened since.
 
-        A merged file that a running copy is writing is left alone, since nothing would fill the
-        gap.
+        While the merged log is copied from another node, its files are left alone: the copy would
+        not fill a gap left by a file that is set aside. Damage in a rolled merged file is only
+        logged.
         """
         damage = found.damage
         if not self._is_merged(damage):
@@ -432,7 +436,7 @@ class Duties:
         return os.path.dirname(damage.path) == self._executor.appender.directory
 
     def _mend(self, damage: CorruptLog) -> None:
-        """Set damaged files aside if another node or the publisher has their contents."""
+        """Set aside files whose contents another node or the publisher has; else raise `damage`."""
         diverged = isinstance(damage, SessionDiverged)
         if not (self._member.holdings.others or diverged):
             raise damage
@@ -453,9 +457,11 @@ class Duties:
                 self._ports.pass_on(sender, session)
 
     def _serve(self) -> None:
-        """Let pullers read what was executed, or copied up to where execution resumes.
+        """Let pullers read the merged log up to where this node has executed it.
 
-        A complete copied log is served at once, since the next instruction may come hours later.
+        While the log is copied from another node, and after a fork, the limit stays. It falls if a
+        file at the end was set aside. A complete copy is served at once, since the next instruction
+        may come hours later.
         """
         executor = self._executor
         end, written = executor.ledger.end, executor.appender.end
@@ -471,14 +477,14 @@ class Duties:
 
 
 def _undecided(status: Status, first_last: int) -> int:
-    """Return the last entry of the log at the start; 0 once all entries up to it are decided.
+    """Return the Raft entry that must be decided before the merged log's end is known; 0 if it is.
 
-    A node may have lost some or all of its entries, and receive them again one by one. Until it has
-    all that a leader calls committed, it does not know where the merged log ends.
+    A restarted node may have lost entries, and receives them again one by one. Until it has all
+    that a leader calls committed, it does not know where the merged log ends.
 
     Args:
         status: the engine's status.
-        first_last: the last entry at the start.
+        first_last: the last Raft entry that this node had at its start.
     """
     if not status.last or not status.is_current:
         return max(status.last, 1)

@@ -12,16 +12,17 @@ from rt.latencies import RunningMean
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
 
-# Steps that take longer wait for a disk, or merge much. They are left to a thread then, so that
-# other streams, clients and pullers go on. A hand-over costs two wake-ups, which a lone message on
-# a quick disk does not pay: one step that was slow is not enough.
+# Steps that take longer (in seconds) wait for a disk, or merge much. A thread runs them, so that
+# other streams, clients and pullers go on. Handing a step over costs two wake-ups, too much for a
+# lone message on a fast disk, so one slow step changes nothing.
 SLOW_S: Final = 0.01
 
 
 class DutyTurns:
     """Calls a stream's `Duties` at the end of each turn that brought news, and when they are due.
 
-    While a thread runs a step, no other step starts; what arrives meanwhile is for the next one.
+    While a thread runs a step, no other step starts; what arrives meanwhile waits for the next
+    step.
 
     Threads: any thread may call `ring` and `leave` and read `is_slow`; only the loop calls the
     rest.
@@ -47,8 +48,8 @@ class DutyTurns:
             loop: the event loop.
             sequencer: holds the duties, and calls `ring` when it has mail.
             fail: ends the node with the error that a step has raised.
-            pool: the pool that runs a step in a thread, without waiting for other work.
-            slow_s: if steps take longer than this, in seconds, they are run in a thread.
+            pool: threads for slow steps; a step never waits there for other work.
+            slow_s: mean duration, in seconds, above which steps are run in a thread.
         """
         self.is_slow = False  # whether steps took long lately
         self._taken = RunningMean()
@@ -94,7 +95,7 @@ class DutyTurns:
     def failed(self, error: Exception) -> bool:
         """End the node: a step has raised an error, or no thread could be started.
 
-        Return True, since the process may go on.
+        Return True: the process goes on, with its other streams.
         """
         self._fail(error)
         return True

@@ -20,11 +20,11 @@ _log: Final = logging.getLogger("rt.node")
 
 @dataclass(frozen=True, slots=True)
 class FoundFork:
-    """FoundFork: a fork, as `rt status` shows it.
+    """FoundFork: where a node's merged log differs from what the nodes agreed on, and why.
 
     Attributes:
-        since_s: when it was found, by the clock of the duties.
-        position: where the merged log here begins to differ from the others'.
+        since_s: when the fork was found, by the clock of the duties.
+        position: where this node's merged log begins to differ.
         reason: what was found.
     """
 
@@ -34,19 +34,20 @@ class FoundFork:
 
 
 class ForkWatch:
-    """ForkWatch: stops merging and serving when a fork is found; the node keeps its files and runs.
+    """ForkWatch: stops merging and serving when this node's log differs from the agreed one.
 
-    Only an operator can decide whether the part that only this node's log has is still needed.
+    The node keeps running and keeps its files: only an operator can decide whether messages that
+    only this node has are still needed.
     """
 
     def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:
-        """Watch; `refuse` turns pullers away from now on."""
+        """Prepare; `refuse` turns pullers away for good, and is called once a fork is found."""
         self.found: FoundFork | None = None
         self._member = member
         self._refuse = refuse
 
     def look(self, now_s: float, fork: Fork) -> None:
-        """Record a fork that the consensus has found."""
+        """Stop merging and serving because the consensus has found a fork."""
         if self.found is None:
             appender = self._member.executor.appender
             self._stop(
@@ -57,7 +58,7 @@ class ForkWatch:
             )
 
     def take(self, now_s: float, difference: Diverged) -> None:
-        """Record that the merged log here differs from the others'."""
+        """Stop merging and serving because the merged log here differs from the agreed one."""
         if self.found is None:
             self._stop(now_s, difference.position, difference.reason)
 

@@ -24,7 +24,7 @@ def group_of(cluster: str) -> bytes:
 
 
 def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
-    """Encode the idle positions of the streams, by `group_of` each one's cluster.
+    """Encode the idle position of each calm stream, keyed by `group_of` its cluster.
 
     >>> calm = {group_of("flights"): Quiescence(3, 14)}
     >>> decode_heartbeat(encode_heartbeat(calm)) == calm

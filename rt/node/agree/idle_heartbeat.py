@@ -25,7 +25,7 @@ from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 PULSE_ALPN: Final = "rt-pulse/1"
-# A node shows at each step where it is calm, every 10 s; one that hangs is listed no more.
+# A node at rest repeats its idle position every 10 s; one that hangs is no longer announced.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
@@ -38,7 +38,7 @@ class HeardHeartbeats:
 
     def __init__(self, sender: str, at_s: float) -> None:
         self.sender, self.at_s = sender, at_s
-        self.last = b""  # beat
+        self.last = b""  # the bytes of the last heartbeat
         self.streams: Mapping[bytes, Quiescence] = {}
         self.is_lost = False  # silent for too long; its streams were woken
 
@@ -54,8 +54,8 @@ class StreamHeartbeat:
         wake: called by the loop when another member may no longer be idle.
         fail: called by the loop with the error when heartbeats have stopped.
         members: the addresses of the cluster's other members.
-        rests: the time since when this node announces that it is idle, and the position it
-            announces; None while it is not idle.
+        rests: when this node last said that it is idle, by the clock of `process`, and at which
+            position; None while it is not idle.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ProcessHeartbeat:
         self._streams: dict[bytes, StreamHeartbeat] = {}  # by group
         self._lines: dict[_Line, PeerOut] = {}
         self._heard: Mapping[PeerIn, HeardHeartbeats] = {}
-        self._told: Mapping[bytes, Quiescence] = {}  # what was last said, and how it is laid out
+        self._told: Mapping[bytes, Quiescence] = {}  # announced last
         self._beat_told = encode_heartbeat({})
         self._is_over = False
         self._about = copy_context()
@@ -132,10 +132,10 @@ class ProcessHeartbeat:
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
     ) -> StreamHeartbeat:
-        """Register a stream and return its part.
+        """Register a stream; return the object through which it announces that it is idle.
 
         Args:
-            cluster: the name that all its nodes have in common.
+            cluster: the name of the stream's cluster, the same on all its nodes.
             wake: as in `StreamHeartbeat`.
             fail: as in `StreamHeartbeat`.
         """
@@ -162,7 +162,7 @@ class ProcessHeartbeat:
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Return a function for the loop to call, which then receives another process's heartbeats.
+        """Return a function that receives heartbeats from a connected process; the loop calls it.
 
         Raises:
             PeerError: the peer is not a node.
@@ -172,7 +172,7 @@ class ProcessHeartbeat:
         return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
 
     def joined(self, reading: PeerIn) -> bool:
-        """Receive a process's heartbeats on this connection; False if everything is stopped."""
+        """Start receiving a process's heartbeats on a connection; return False after `stop`."""
         if not self._is_over:
             heard = HeardHeartbeats(reading.peer.name, self.clock())
             self._heard = {**self._heard, reading: heard}
@@ -223,7 +223,7 @@ class ProcessHeartbeat:
         }
 
     def ready(self) -> None:
-        """Send a heartbeat, and look for processes that are silent."""
+        """Send a heartbeat, and wake the streams of processes that have fallen silent."""
         now_s = self.clock()
         self.loop.deadlines.set(self, self.loop.clock() + self._timing[0])
         self._beat(now_s)
@@ -237,7 +237,7 @@ class ProcessHeartbeat:
     def failed(self, error: Exception) -> bool:
         """Stop the streams: without heartbeats, an idle follower would not notice a dead leader.
 
-        Return True, since the process may go on.
+        Return True: the process itself goes on.
         """
         _log.error("internal error in the pulse", exc_info=error)
         self.loop.forget(self)
@@ -265,7 +265,7 @@ class ProcessHeartbeat:
         self._wake(heard.sender, ended)
 
     def _wake(self, sender: str, groups: Iterable[bytes]) -> None:
-        """Wake those of these streams of which the sender is a member."""
+        """Wake each of these streams that has the sender as a member."""
         for group in groups:
             stream = self._streams.get(group)
             if stream is not None and sender in stream.members:

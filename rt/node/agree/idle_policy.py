@@ -53,8 +53,8 @@ class IdlePolicy:
             member: this node's member.
             pulse: the stream's idle heartbeat.
             watch: opens and closes sessions.
-            calm_s: how long a leader must be calm before it announces that; for a follower, half as
-                long.
+            calm_s: how long, in seconds, a leader must be calm before it announces it; a follower,
+                half as long.
             easy_ticks: how many ticks one step may advance while nothing happens: at most a
                 heartbeat interval.
         """
@@ -63,8 +63,8 @@ class IdlePolicy:
         self._place: Quiescence | None = None
         self._since_s = float("inf")  # since when it has been calm at that place
         self._quiet_s = float("inf")  # when something last happened
-        self._is_shown = False  # whether others are told of that place
-        self.is_quiet = True  # nothing was under way at the last look; else noise changes nothing
+        self._is_shown = False  # whether that place is announced
+        self.is_quiet = True  # whether nothing was under way at the last look
         self.is_resting = False
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
         self.ticks = 1  # ticks of the consensus per timed step; 0 at rest
@@ -96,7 +96,8 @@ class IdlePolicy:
     def _may_rest(self, now_s: float) -> bool:
         """Announce the idle position when due; return whether this node may rest.
 
-        If it may, the members that answered count as heard from, since no Raft heartbeat asks them.
+        If so, the members that announce the same position count as heard from: at rest they are
+        sent no Raft heartbeat that they could answer.
         """
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)

@@ -1,4 +1,4 @@
-"""KeepUp: lets a node that cannot merge copy the log, or hand leadership over."""
+"""KeepUp: copies the merged log, and hands leadership over, while a node cannot merge."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _HAND_OVER_PART: Final = 4  # a quarter of `missing_s`: by default 0.5 s, enough
 
 
 class LogCopy(Protocol):
-    """A running copy into the merged log, which this node has closed."""
+    """Copies another node's merged log into this node's, which is closed here meanwhile."""
 
     @property
     def log(self) -> Appender | None:
@@ -24,11 +24,11 @@ class LogCopy(Protocol):
 
     @property
     def position(self) -> Position:
-        """The end of what is copied; safe from any thread."""
+        """The position up to which the log is copied; any thread may read it."""
 
     @property
     def waits_for(self) -> str:
-        """What the copy waits for, for use in messages, or ""; safe from any thread."""
+        """What the copy waits for, as text for messages, or ""; any thread may read it."""
 
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has `ledger_end` and everything its source had."""
@@ -37,14 +37,18 @@ class LogCopy(Protocol):
         """Request the end of the copy without waiting; True once it has released the log."""
 
     def stop(self) -> object:
-        """End the copy, waiting a moment for it."""
+        """End the copy, and wait a moment until it has ended."""
 
 
 CopyLog = Callable[[Position], LogCopy]
 
 
 class KeepUp:
-    """KeepUp: suspends merging while the merged log is copied, and reopens the log afterwards."""
+    """KeepUp: copies the merged log from other nodes while this node cannot go on merging.
+
+    Merging is suspended until the copy is complete. A leader that cannot merge hands leadership
+    over.
+    """
 
     def __init__(
         self, member: Member, snapshots: NodeSnapshots, copy_log: CopyLog, missing_s: float
@@ -52,9 +56,9 @@ class KeepUp:
         """Prepare.
 
         Args:
-            member: suspended while the log is copied.
-            snapshots: the snapshots, which may be syncing the log.
-            copy_log: starts a copy that is useful once it is past the given position.
+            member: this node's member, which merges nothing while the log is copied.
+            snapshots: saves snapshots; the log is not closed while this syncs it.
+            copy_log: starts copying; the copy is useful once it is past the given position.
             missing_s: how long to wait for a session's bytes before copying.
         """
         self.copy: LogCopy | None = None
@@ -75,7 +79,7 @@ class KeepUp:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            is_forked: whether this node no longer merges; its log is left as it is.
+            is_forked: whether this node's log differs from the agreed one, and so stays as it is.
             is_full: whether the disk has too little room to accept anything new.
             paused: why the merged log cannot be written now; "" if it can.
         """
@@ -98,18 +102,19 @@ class KeepUp:
             self._start()
 
     def _further(self) -> list[str]:
-        """Return the members that have merged more than this node, whose disk is full.
+        """Return the members that have merged more than this node; called while its disk is full.
 
-        If there are none, all nodes may be full, and handing leadership over would not help.
+        If there are none, all disks may be full, and handing leadership over would not help.
         """
         holdings, index = self._member.holdings, self._member.executor.done_index
         peers = [peer.name for peer in self._member.engine.status().peers if peer.counts]
         return [name for name in peers if holdings.executed_by(name) > index]
 
     def _hand_over(self, now_s: float, peers: Sequence[str], why: str = "") -> None:
-        """Hand leadership over: a leader that executes nothing proposes nothing.
+        """Hand leadership to one of `peers`, if this node leads and has not just tried that.
 
-        The next leader may not be able to merge either, so each attempt goes to another member.
+        A leader that cannot execute proposes nothing. The next leader may not be able to merge
+        either, so each attempt goes to another member.
         """
         engine = self._member.engine
         if not engine.leads or now_s < self._next_hand_over_s or not peers:
@@ -131,7 +136,7 @@ class KeepUp:
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
 
     def _has_ended(self, copy: LogCopy) -> bool:
-        """End the copy once it is done; True when it no longer writes the log."""
+        """End the copy once it is complete or not needed; True when it no longer writes the log."""
         if not self._is_over:
             end = self._member.executor.ledger.end
             self._is_over = copy.is_done(end) or self._needs_no_copy
@@ -146,7 +151,10 @@ class KeepUp:
 
     @property
     def _needs_no_copy(self) -> bool:
-        """Whether the missing bytes have arrived; the other nodes may be waiting for this one."""
+        """Whether the missing bytes have arrived, so that merging can resume without a copy.
+
+        Waiting for the copy could take forever, since its source may be waiting for this node.
+        """
         return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:

@@ -27,8 +27,8 @@ def latest(
         may_follow: whether the leader may be another node, which is then asked.
 
     Raises:
-        Refused: this node (with `may_follow`, any leader) does not lead, or no majority confirmed
-            its leadership in time.
+        Refused: this node does not lead (with `may_follow`: no node does), or no majority confirmed
+            the leader in time.
     """
     read = LatestRead(reads, view(), may_follow=may_follow)
     try:
@@ -41,11 +41,10 @@ def latest(
 
 
 class LatestRead:
-    """LatestRead: waits until the node has executed everything that was decided when it began.
+    """LatestRead: a request that waits until its node has executed all that was decided before it.
 
-    A majority first confirms up to which instruction that is.
-
-    Pure: `perform` waits for it in a thread, and the simulation in its turns.
+    A majority first confirms which instruction is the last of those. The class is pure: `perform`
+    waits in a thread, and a simulation waits in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
@@ -105,7 +104,8 @@ def decided(
 
     The log may contain an older instruction for the same change, and another that undoes it. A
     leader that has not executed them would mistake the outcome of the older one for this one's. So
-    it first executes all that was decided before, unless the instruction is a compare-and-set.
+    it first executes all that was decided before, unless the instruction is a compare-and-set that
+    is not done yet.
 
     Args:
         view: returns the node's latest view.

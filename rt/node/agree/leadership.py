@@ -71,7 +71,7 @@ class Leadership:
             self._thread.start()
 
     def stop(self) -> None:
-        """Make the pending callbacks, then end."""
+        """Finish the pending callbacks, for at most 60 s, then end the thread."""
         self._changes.put(None)
         if self._thread.is_alive():
             self._thread.join(_COMMAND_S)
@@ -82,7 +82,7 @@ class Leadership:
         return 0.0 if lost_s is None else max(0.0, now_s - lost_s)
 
     def saw(self, now: Status) -> None:
-        """Compare the engine's status with the last one."""
+        """Compare the engine's status with the previous one; log and count what changed."""
         last, self._last = self._last, now
         if not now.leader:
             self._lost_s = self._lost_s or time.monotonic()

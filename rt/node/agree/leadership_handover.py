@@ -13,9 +13,9 @@ _PATIENCE_S: Final = 1.0  # an election takes a few round trips and syncs
 
 
 def hand_over(sequencer: NodeSequencer, engine: Raft) -> bool:
-    """If this node leads, let another lead; return whether one does now.
+    """Hand leadership over if this node leads; return whether that succeeded within 1 s.
 
-    Without this, nothing is merged until the other nodes have waited an election timeout.
+    Without a hand-over, nothing is merged until the others have waited an election timeout.
 
     Args:
         sequencer: this node's sequencer, which must be running.

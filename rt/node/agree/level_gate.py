@@ -1,4 +1,4 @@
-"""LevelGate: the formats that all nodes can read, and so the level that a cluster may have."""
+"""LevelGate: decides how high a cluster's format level may be: what all its nodes can read."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -83,10 +83,10 @@ class LevelGate:
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
-        """Return the text of the note that raises the level to `NEWEST`; None if it was raised.
+        """Return the text of a note that raises the level to `NEWEST`; None if it is that high.
 
         Raises:
-            Refused: a node could not read it.
+            Refused: a node cannot read that level, or is not connected.
         """
         if self.level >= NEWEST:
             return None
@@ -95,7 +95,7 @@ class LevelGate:
         return FormatLevel(NEWEST, by, now_ns).text()
 
     def first_note(self) -> Note:
-        """Return a new cluster's first instruction, the level that all its connected nodes read."""
+        """Return a new cluster's first instruction: set the level that connected nodes read."""
         level = max(OLDEST, min([NEWEST, *self._spoken.values()]))
         now_ns = time.time_ns()
         text = FormatLevel(level, "the founding of the cluster", now_ns).text()

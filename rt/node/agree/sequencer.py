@@ -25,7 +25,7 @@ class Question(NamedTuple):
     ask: Callable[[], Any]
 
     def put(self) -> None:
-        """Answer the question; the answer may be an `RtError` or `OSError` that asking raised."""
+        """Ask the question, and set its answer, or the `RtError` or `OSError` that it raised."""
         try:
             self.answer.set_result(self.ask())
         except (RtError, OSError) as error:
@@ -35,8 +35,8 @@ class Question(NamedTuple):
 class NodeSequencer:
     """Collects what arrives for a node's `Duties`, and runs a step of them when the loop calls.
 
-    A thread that adds something rings; the loop calls `step` at the end of its turn, once for all
-    that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
+    A thread that adds something calls `ring`; the event loop then calls `step` at the end of its
+    turn, once for all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
     Threads:
         step, finish: called by one thread at a time (`DutyTurns`), `finish` after the last step.
@@ -63,8 +63,8 @@ class NodeSequencer:
         self.on_status: Callable[[Status], None] = lambda _status: None
         self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
-        self._arrived: deque[Callable[[Mail], object]] = deque()  # puts itself into the mail
-        self._heard: deque[tuple[str, bytes]] = deque()  # so for itself: most mail is of this kind
+        self._arrived: deque[Callable[[Mail], object]] = deque()  # each adds an item to the mail
+        self._heard: deque[tuple[str, bytes]] = deque()  # apart, since most mail is of this kind
         self._received: deque[str] = deque()
         self._questions: deque[Question] = deque()
         self._stopping = False
@@ -100,7 +100,7 @@ class NodeSequencer:
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
-        """Have an instruction proposed soon, but only in this term; it may be lost.
+        """Have an instruction proposed soon, unless this term ends first; it may be lost.
 
         Raises:
             Refused: another node leads, or none.
@@ -136,12 +136,14 @@ class NodeSequencer:
             raise Refused("busy", f"no answer within {_ANSWER_S:g} s; is the disk slow?") from None
 
     def stir(self) -> None:
-        """Have a step run soon, and no rest begin before everything that arrived is handled."""
+        """Request a step soon, and keep the node from resting before it has handled all mail."""
         self._arrived.append(_stir)
         self.ring()
 
     def step(self, *, ends: bool = False) -> float | None:
-        """Run one step of the duties; return by when to step again, None for never.
+        """Run one step of the duties; return by when to run the next, by `time.monotonic`.
+
+        The result is None after `stop`, and -inf if more has arrived meanwhile.
 
         Args:
             ends: whether to run it although `stop` was called.
@@ -153,7 +155,8 @@ class NodeSequencer:
         if self._stopping and not ends:
             return None
         questions, mail = self._taken_questions() if self._questions else (), Mail()
-        # after the questions (see `ask`), and what a member said after the news that it is gone
+        # Mail is taken after the questions (see `ask`), and a member's last messages after the news
+        # of its end.
         for _ in range(len(self._arrived)):
             self._arrived.popleft()(mail)
         while self._received:
@@ -177,7 +180,7 @@ class NodeSequencer:
         return float("-inf") if has_more else self._next_s
 
     def stop(self) -> None:
-        """Let `step` do nothing from now on; open questions are not answered any more."""
+        """Make later calls of `step` do nothing, and cancel the questions that wait."""
         self._stopping = True
         for question in self._taken_questions():
             question.answer.cancel()
@@ -189,7 +192,7 @@ class NodeSequencer:
         self._duties.end()
 
     def stepped_s(self) -> float:
-        """Return when the duties are next due."""
+        """Return when the next step is due, by `time.monotonic`."""
         return self._next_s
 
     def _taken_questions(self) -> list[Question]:

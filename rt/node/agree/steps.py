@@ -17,14 +17,14 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Propose an instruction soon, but only in this term."""
+    """Propose an instruction soon, unless this term ends first."""
 
     instruction: Instruction
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Do something between two steps of the node."""
+    """Call `question` between two steps of the node, while its state does not change."""
 
     question: Callable[[], object]
 

@@ -17,12 +17,12 @@ class Waiting:
     """Waiting: what keeps a node from merging, as of the last tick.
 
     Attributes:
-        missing: the session, and the end in it, that the next instruction needs.
+        missing: the session that the next instruction lacks, and the position up to which.
         copy: the running copy of the merged log.
         confirmations: how many more nodes must confirm that this node's state is not an older copy
             before it takes part in the consensus.
         undecided: the last log entry at the node's start, until it is known to be committed or
-            replaced, then 0. The node may have merged that far before. If the log was empty at the
+            replaced, then 0. The node may have merged up to it before. If the log was empty at the
             start, this is the first entry received.
         older_copy: why the node's state at its start was an older copy of itself; "" if it was not.
         fork: the fork because of which this node no longer merges.
@@ -50,9 +50,9 @@ class NodeView(NamedTuple):
     Attributes:
         engine: the engine's status, as of the last tick or change of leader.
         waiting: what keeps the node from merging, as of the last tick.
-        agreed_ns: commit times of the last instructions, in ns, as of the last tick.
+        agreed_ns: how long the last instructions took from proposal to commit, in ns.
         leads: whether this node leads.
-        executed: the last instruction executed.
+        executed: the index of the last instruction executed.
         end: the end of the merged log.
         number: how many messages the merged log has.
         time_ns: the last merge time.
@@ -93,7 +93,7 @@ class NodeView(NamedTuple):
 
     @property
     def refusal(self) -> Refused | None:
-        """Why new pullers are refused now, because another node will serve them sooner; or None."""
+        """The refusal for new pullers while another node will serve them sooner; None if none."""
         if not self._is_learning:
             return None
         return Refused("learning", "this node does not have all that was merged yet; ask another")
