@@ -17,8 +17,8 @@ class DamageFound:
 
     Attributes:
         damage: what is wrong, and where.
-        log: the log object that was open then. After the log is set aside or copied, there is
-            another object, so an outdated report is recognized.
+        log: the log object that was open when the damage was found. A log that is set aside or
+            copied gets another object, so an outdated report is recognized.
         scrubbed: whether a scrub found it, so that no peer is known to have the bytes.
     """
 

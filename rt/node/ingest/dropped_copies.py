@@ -23,12 +23,12 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
 
 
 def drop_copies(member: Member, sessions: Inboxes) -> None:
-    """Drop the copies that instructions have ended; report again copies begun after those.
+    """Remove the copies of sessions that instructions have ended.
 
-    First the merged log is synced, since after that the merged messages can no longer be rebuilt
-    from these copies. Copies that could not be dropped, because the disk is full, are tried again
-    by the next call. A restarting node drops everything that its state remembers, but holds no copy
-    begun after an instruction that it has yet to execute again.
+    The merged log is synced first: without the copies, its messages could not be rebuilt. If the
+    disk is full, the next call continues. A copy begun after its session was ended is kept, and its
+    end is recorded again. After a restart, all ended sessions that the state remembers are handled,
+    but no copy is recorded that was begun after an instruction still to be executed again.
 
     Args:
         member: this node's member, which knows the ended sessions.
@@ -44,7 +44,7 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     remembered = ledger.begun
     dropped = [each for each in dropped if each in remembered]
     if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
-        # A power cut repeats what was merged of them, when the copies are gone.
+        # After a power cut their messages would be merged again, but the copies would be gone.
         member.executor.sync()
     saved = member.execution.saved_index  # later instructions may be executed again
     sessions.drop_all(

@@ -19,7 +19,7 @@ from rt.traffic import Traffic
 
 _log: Final = logging.getLogger("rt.node")
 _PASSED_OVER_S: Final = 2.0
-NOTHING_WAITS: Final = float("inf")  # all its bytes are merged
+NOTHING_WAITS: Final = float("inf")  # all bytes of the copy are merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class InboxPorts:
         guard: guard of the disk.
         damaged: called when a copy is found damaged.
         left: called when a connection that filled a copy has gone.
-        alone: whether no other node could replace a damaged copy now.
+        alone: returns whether no other node could replace a damaged copy now.
     """
 
     changed: Callable[["NodeInbox"], None]
@@ -45,13 +45,13 @@ class NodeInbox:
     """NodeInbox: one session's copy. A connection appends to it; the syncer makes it durable.
 
     Threads:
-        The connection that fills it calls `written`, `needs` and `release`, and appends. `sync` is
-        called, and `durable` is set, by the thread that syncs, `merged` and `confirmations` by the
-        sequencing thread; all only move forward, so any thread may read them. Both set
-        `is_carried`, which only decides when to sync. The connection sets `apart`; `put_back` is
-        set before there is a connection. Any thread may set `leave`. `Inboxes` calls `claim` under
-        its lock. `peer` and `_wake` are cleared without the lock, so other threads read each of
-        them once.
+        The connection that fills the copy appends, calls `written`, `needs` and `release`, and sets
+        `apart`. The syncing thread calls `sync` and sets `durable`; the sequencing thread sets
+        `merged` and `confirmations`. These only move forward, so any thread may read them. The
+        syncer and the sequencing thread set `is_carried`, which only decides when to sync.
+        `put_back` is set before there is a connection. Any thread may set `leave`. `Inboxes` calls
+        `claim` under its lock. `peer` and `_wake` are cleared without the lock, so other threads
+        read each of them once.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NodeInbox:
         self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
         self.is_carried = False  # whether the instruction that merged its last bytes had them
         self._passed_over_s = float("-inf")  # when its bytes were last not carried in time
-        # when its oldest bytes came that are not merged, or the last ones were merged before them
+        # when the oldest bytes came that are not merged, or when bytes were last merged before them
         self.waits_since_s = NOTHING_WAITS
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
@@ -103,11 +103,14 @@ class NodeInbox:
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether instructions recently failed to carry its bytes; the leader may lack them."""
+        """Whether new bytes of the session were lately not merged in time.
+
+        The leader may lack them.
+        """
         return not self.is_carried and time.monotonic() - self._passed_over_s < _PASSED_OVER_S
 
     def passed_over(self, now_s: float) -> None:
-        """Record that no instruction has carried its bytes in time."""
+        """Record that no instruction carried the session's new bytes in time."""
         self.is_carried, self._passed_over_s = False, now_s
 
     def confirm(self, confirmations: Confirmations) -> None:
@@ -118,11 +121,11 @@ class NodeInbox:
                 wake.set()
 
     def keeps(self, _entry: Archived) -> bool:
-        """Keep bytes that the publisher has archived: `NodeSweeper` decides when to delete them."""
+        """Return True: what the publisher has archived is kept until `NodeSweeper` deletes it."""
         return True
 
     def needs(self, end: Position) -> bool:
-        """Whether an instruction may still name bytes before `end`."""
+        """Whether bytes before `end` are not merged yet; an instruction may still name them."""
         return self.merged < end
 
     def merge_to(self, end: Position, *, is_carried: bool) -> None:
@@ -177,7 +180,10 @@ class NodeInbox:
         return True
 
     def doubted(self, why: str = "") -> None:
-        """Check the copy, because its source or target has different bytes; report damage."""
+        """Check the copy, because its source or target has different bytes; report damage.
+
+        If the source is the publisher, `why` says how its log differs, and is kept in `apart`.
+        """
         if not self.was_relayed:
             self.apart = why
         try:
@@ -189,16 +195,16 @@ class NodeInbox:
 
     @property
     def is_fed(self) -> bool:
-        """Whether its publisher fills it now."""
+        """Whether the session's publisher, not another node, fills the copy now."""
         return bool(self.peer) and not self.was_relayed
 
     def claim(self, peer: str, wake: Bell, *, relays: bool = False) -> None:
         """Let `peer`, a publisher or a relaying node, fill the copy.
 
         Raises:
-            Refused: another connection fills the copy. If one of the two relays, the present
-                connection is asked to leave, because the publisher has come back, or went silent
-                and a node was asked.
+            Refused: another connection fills the copy. If either connection belongs to a relaying
+                node, the present one is asked to leave: the publisher has come back, or it went
+                silent and a node was asked for the session.
         """
         if peer_now := self.peer:  # read once: it may leave at any moment
             reason = f"session {self.session!r} is being pushed by {peer_now!r}"
@@ -210,12 +216,12 @@ class NodeInbox:
         self.peer, self._wake = peer, wake
 
     def refuse(self, why: Refused) -> None:
-        """End the connection that fills it, and send its source the reason."""
+        """End the connection that fills the copy, and send its peer the reason."""
         self.leave = why
         self._ring()
 
     def release(self) -> None:
-        """End the connection's claim."""
+        """End the claim of the connection that fills the copy."""
         self._wake, self.peer = None, ""  # the bell first: the next peer brings its own
         self._ports.left()
 

@@ -23,12 +23,12 @@ _SYNC_THREADS: Final = 8  # with the one that syncs the batch
 # Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
 # and being woken costs as much as the sync. With more, the connection keeps receiving.
 _SETTLE_BYTES: Final = 64 * KIB
-# While syncs take longer, all are left to the syncer: a connection is served by the event loop,
-# which all streams and nodes wait for.
+# While syncs take longer (their mean, in seconds), connections leave them to a thread: connections
+# are served by the event loop, which all streams and nodes wait for.
 _SLOW_S: Final = 0.01
-# Carried updates are synced later, many at once. If nothing of a session is merged within this
-# time, they are synced: the leader may not receive them. It does if it carried the last ones, and
-# is only slow then, so they wait longer.
+# Small updates that instructions carry are synced later, many at once. If nothing of a session is
+# merged within this time, its updates are synced: the leader may not receive them. A leader that
+# carried the session's last updates is only slow, so these wait longer.
 _CARRIED_WITHIN_S: Final = 0.02
 _CARRIED_AGAIN_WITHIN_S: Final = 0.2
 _CARRIED_SYNC_S: Final = 1.0
@@ -36,7 +36,7 @@ _PUT_OFF_MAX: Final = 32  # inboxes; each update checks them all
 
 
 class PutOff:
-    """PutOff: a delay of the sync of small updates, which instructions should carry."""
+    """PutOff: how long small updates stay unsynced so that an instruction can carry them."""
 
     def __init__(self) -> None:
         """Begin to wait for the bytes of inboxes to be merged."""
@@ -45,11 +45,11 @@ class PutOff:
         self.due_s = self._began_s + _CARRIED_WITHIN_S  # when to look next
 
     def pause_s(self) -> float:
-        """How long until the next check."""
+        """Seconds until the next check."""
         return max(0.0, self.due_s - time.monotonic())
 
     def is_over(self, written: Iterable[NodeInbox]) -> bool:
-        """Whether to sync now: a session's updates were not carried, or all wait too long."""
+        """Whether to sync now: a session's updates were not merged in time, or 1 s has passed."""
         now_s = time.monotonic()
         if now_s < self.due_s:
             return False
@@ -71,10 +71,10 @@ class PutOff:
 
 
 class Started(NamedTuple):
-    """Started: what a syncer needs from `start` on, when the loop has it sync.
+    """Started: what a syncer uses from `start` on.
 
     Attributes:
-        loop: the event loop that calls the syncer when it is due.
+        loop: the event loop that calls the syncer when a sync is due.
         work: runs a thread's work; an error in it ends the node.
         fail: ends the node with an error.
         synced: called after each batch, once all its inboxes were reported.
@@ -109,7 +109,7 @@ class InboxSyncer:
         """
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
-        self._put_off: PutOff | None = None  # how long those wait
+        self._put_off: PutOff | None = None  # how long their sync is delayed
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
@@ -163,7 +163,10 @@ class InboxSyncer:
             started.loop.deadlines.set(self, started.loop.clock() + pause_s)
 
     def failed(self, error: Exception) -> bool:
-        """End the node, because no thread could be started for a sync."""
+        """End the node, because no thread could be started for a sync.
+
+        Return True: the process goes on.
+        """
         if self._started is not None:
             self._started.fail(error)
         return True
@@ -179,8 +182,8 @@ class InboxSyncer:
         """Take the inboxes to sync now.
 
         Returns:
-            The inboxes, which the caller syncs, and the seconds until the next call; None if
-            nothing is scheduled.
+            The inboxes, which the caller must sync, and the seconds until the next call; None if no
+            call is needed.
         """
         with self._lock:
             if self._has_failed or self._syncing or not self._dirty:
@@ -332,7 +335,8 @@ def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable | None]]
     """Sync inboxes from a queue that several threads share; return those synced here.
 
     Raises:
-        OSError, CorruptLog: as `NodeInbox.sync`; the queue was emptied, to stop the other threads.
+        OSError, CorruptLog: as `NodeInbox.sync`; the queue is then empty, so the other threads
+            stop.
     """
     ends = list[tuple[NodeInbox, Durable | None]]()
     while left:

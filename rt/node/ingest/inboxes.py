@@ -139,9 +139,9 @@ class Inboxes:
         """Set a copy aside; it must be filled again from the start.
 
         Args:
-            session: its session.
-            diverged: whether it is undamaged, but differs from what the nodes agreed on.
-            damaged_at: where it is damaged. If the next copy is damaged at the same place, it
+            session: the session whose copy it is.
+            diverged: whether the copy is undamaged, but differs from what the nodes agreed on.
+            damaged_at: where the copy is damaged. If the next copy is damaged at the same place, it
                 counts as diverged.
         """
         with self._lock:
@@ -160,12 +160,12 @@ class Inboxes:
     def drop_all(
         self, ended: Mapping[str, SessionEpoch], is_needed: Callable[[str, SessionEpoch], bool]
     ) -> None:
-        """Remove copies that agreed instructions dropped; keep those begun after them.
+        """Remove the copies of sessions that instructions ended, except copies begun afterwards.
 
-        While the disk is full, their sessions are refused, and the next call continues.
+        If the disk is full, the next call continues; until then, the sessions' sources are refused.
 
         Args:
-            ended: the dropping instruction and the retired logs of each session.
+            ended: for each session, the instruction that ended it and the logs that are retired.
             is_needed: returns whether this epoch of a session must still be remembered.
 
         Raises:
@@ -209,10 +209,10 @@ class Inboxes:
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Apply changes of session ownership that all nodes execute.
 
-        Connections of publishers that are not the owner are ended, and copies of other logs are
-        removed; these were begun before it was agreed which log has the name. A copy begun after a
-        later instruction, which will be executed again, stays, because that instruction binds the
-        name to its log.
+        Connections of publishers that do not own the session are ended. Copies of another log than
+        the agreed one are removed; they were begun before the nodes agreed which log has the name.
+        A copy begun after an instruction later than `index` stays: that instruction will be
+        executed again, and binds the name to the log of this copy.
 
         Args:
             changed: the new ownership of each changed session; None if the name is free.
@@ -277,9 +277,9 @@ class Inboxes:
         return 0 if state is None else state.begun.after
 
     def copy_as_of(self, session: str, index: int) -> NodeInbox | None:
-        """Return the copy of a session unless it was begun after a later instruction.
+        """Return a session's copy; None if it was begun after an instruction later than `index`.
 
-        After a crash, the ledger may precede an instruction that dropped the previous copy.
+        After a crash, the ledger may not yet include an instruction that dropped the previous copy.
         """
         state = self._sessions.get(session)
         return None if state is None or state.begun.after > index else state.copy

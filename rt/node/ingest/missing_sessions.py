@@ -13,7 +13,10 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class MissingSessions:
-    """MissingSessions: asks nodes that hold sessions this one lacks, repeating each request."""
+    """MissingSessions: asks other nodes to push the sessions that this node lacks.
+
+    A request is repeated for as long as the session does not arrive.
+    """
 
     def __init__(self, member: Member, sessions: Inboxes, patience: int) -> None:
         """Prepare.
@@ -21,7 +24,7 @@ class MissingSessions:
         Args:
             member: this node's member, which sends the requests.
             sessions: the copies on this node.
-            patience: number of searches without growth before a session is asked for.
+            patience: searches in which a session did not grow before another node is asked for it.
         """
         self._member = member
         self._sessions = sessions
@@ -32,7 +35,8 @@ class MissingSessions:
         """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
-            missing: the result of `Execution.missing`.
+            missing: the session that the next instruction lacks, and the position up to which; None
+                if nothing is missing (`Execution.missing`).
         """
         member = self._member
         if not member.holdings.others:

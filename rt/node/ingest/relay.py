@@ -11,9 +11,9 @@ from rt.position import Position
 
 
 class NodeRelay:
-    """NodeRelay: pushes to other nodes as a session's publisher would; see `Relay`.
+    """NodeRelay: pushes this node's copies of sessions to nodes that have asked for them.
 
-    It pushes requested sessions, and gives way when the publisher connects.
+    A `Relay` pushes as the session's publisher would, and gives way when the publisher connects.
 
     Threads: a step of the duties calls `pass_on`, the thread that ends the node `stop`.
         `_is_stopped` is set once; a pusher made at that moment ends with the process.
@@ -36,7 +36,7 @@ class NodeRelay:
         self._is_stopped = False
 
     def pass_on(self, node: str, session: str) -> None:
-        """Push a session for a while to a node that lacks it and repeats its request."""
+        """Push a session to a node for a while; the node asks again while it lacks more."""
         places = self._places.now.get(node)
         if places and not self._is_stopped:
             self._relay(node, places[0]).want(session)
@@ -59,7 +59,7 @@ class NodeRelay:
 
 
 def held_copy(inboxes: Inboxes, session: str) -> HeldCopy | None:
-    """Return the copy of a session as a pusher may read it, or None."""
+    """Return the copy of a session for a pusher to read; None if there is no copy."""
     inbox = inboxes.get(session)
     if inbox is None:
         return None

@@ -30,19 +30,19 @@ class SessionEpoch(NamedTuple):
 
 
 def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> None:
-    """Replace the file; `OSError` if the disk fails, or is full.
+    """Replace the file of epochs; `OSError` if the disk fails, or is full.
 
     Args:
         disk: the disk with the copies.
         root: the directory of the copies.
-        known: the epochs by session; written once for all copies that a step drops.
+        known: the epochs of all sessions, by name.
     """
     disk.make_directory(root)
     write_whole(disk, root, _NAME, [json.dumps(known).encode()])
 
 
 def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
-    """Read the file, which does not exist before the node's first session ends.
+    """Return the epochs in the file, by session; there is no file before the first session ends.
 
     Raises:
         Misuse: the file is damaged. Without it, an ended log could be merged again, and newer

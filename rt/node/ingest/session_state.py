@@ -61,7 +61,7 @@ class SessionState:
     # Transitions
 
     def begin(self) -> None:
-        """Refuse all sources while the session's copy is opened, set aside or removed."""
+        """Refuse all sources until `end`: the session's copy is opened, set aside or removed."""
         self._busy += 1
 
     def end(self) -> None:
@@ -78,13 +78,13 @@ class SessionState:
     def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
         """Give up the session's copy, as damaged or different; return it, None if there was none.
 
-        If the next copy is damaged at the same position, it counts as different: then the cause is
-        not the disk, but a publisher whose frames are at other positions than those that were
-        merged.
+        If two copies in a row are damaged at the same position, the second counts as different: the
+        cause is not the disk, but a publisher whose frames are at other positions than the merged
+        ones.
 
-        A publisher that filled two copies with other bytes than agreed on is refused for as long as
-        this node runs. The first copy may be older than its loss of unsynced bytes, but the second
-        shows what it has now.
+        A publisher that filled two copies with other bytes than the agreed ones is refused until
+        this node restarts. It may have filled the first copy before it lost unsynced bytes, but the
+        second shows what it has now.
         """
         copy = self.take_copy()
         is_damaged_again = damaged_at is not None and damaged_at == self.damaged_at
@@ -132,7 +132,7 @@ class SessionState:
         return copy
 
     def _revoke(self) -> None:
-        """Make unusable the copy that is being opened, if there is one."""
+        """Mark the copy that is being opened, if any, as unusable."""
         self._is_revoked = self._is_revoked or bool(self._busy)
 
     # Admission
@@ -147,7 +147,7 @@ class SessionState:
         return log in self.begun.retired.split()
 
     def demand_owner(self, peer: str) -> None:
-        """Raise `Refused` if another publisher owns it, or this one has other bytes than merged."""
+        """Raise `Refused` if another publisher owns the session, or two copies have diverged."""
         if self.ownership is not None and self.ownership.owner not in {"", peer}:
             raise _owned(self.name, self.ownership.owner)
         if self._strikes >= _STRIKES:
@@ -172,12 +172,12 @@ class SessionState:
             raise self.other_log(self.ownership.log, log)
 
     def demand_idle(self) -> None:
-        """Raise `Refused` if its copy is being opened or set aside."""
+        """Raise `Refused` if the session's copy is being opened or set aside."""
         if self._busy:
             raise Refused("busy", f"session {self.name!r} is being opened, or set aside")
 
     def demand_kept(self) -> None:
-        """Raise `Refused` if its copy was set aside while it was being opened."""
+        """Raise `Refused` if the session's copy was set aside while it was being opened."""
         if self._is_revoked:
             raise Refused("busy", f"session {self.name!r} was set aside just now")
 

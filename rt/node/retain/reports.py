@@ -15,7 +15,7 @@ _REPORT: Final = struct.Struct("<QQQQQQq")
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """RetentionReport: one node's report."""
+    """RetentionReport: one node's report about its disk and the durable part of its merged log."""
 
     total: int  # bytes of its file system: total, used and available
     used: int
@@ -27,7 +27,7 @@ class RetentionReport:
     heard_s: float = 0.0  # time of arrival, by the receiver's monotonic clock
 
     def encode(self) -> bytes:
-        """Return its wire form."""
+        """Return the report's wire form."""
         return _REPORT.pack(
             self.total, self.used, self.available, self.emptied_to, self.durable_index,
             self.settled_index, self.clock_ns,

@@ -53,7 +53,7 @@ _ALL_BYTES: Final = (1 << 62) - 1
 
 
 def disk_of(path: str) -> tuple[int, int, int]:
-    """Return a file system's size, as far as rt can use it, the bytes used, and those available."""
+    """Return a file system's usable size, its used bytes and its available bytes, in this order."""
     facts = os.statvfs(path)
     used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
     available = facts.f_bavail * facts.f_frsize
@@ -70,7 +70,7 @@ class Machine:
 
 
 class MergedGrowth:
-    """MergedGrowth: measures the merged log a few times a second, for retention."""
+    """MergedGrowth: measures how fast the merged log grows, and the age of its active file."""
 
     def __init__(self) -> None:
         self.coming = 0  # bytes expected to be merged while a decision is carried out
@@ -80,7 +80,7 @@ class MergedGrowth:
         self._active: tuple[Position, int] = (START, 0)
 
     def look(self, ledger: Ledger, now_s: float) -> None:
-        """Measure how much was merged since the last measurement, if that is long enough ago."""
+        """Measure how much was merged since the last measurement, if 0.2 s have passed."""
         end, passed_s = ledger.end, now_s - self._looked_s
         if passed_s >= _GROWTH_S:
             merged = (end >> OFFSET_BITS) * ledger.file_bytes_max + end.offset
@@ -88,7 +88,11 @@ class MergedGrowth:
             self._looked_s, self._bytes = now_s, merged
 
     def active_age_ns(self, ledger: Ledger, now_ns: int, steady_ns: int) -> int:
-        """Return the age of the active file's first message, or how long it was seen if more."""
+        """Return the age of the active file, in ns; 0 if the file is empty.
+
+        The age counts from the file's first message, or from when this node first saw the file if
+        that is longer ago.
+        """
         if not ledger.active_since_ns:
             return 0
         if self._active[0] != ledger.end.file:
@@ -97,7 +101,10 @@ class MergedGrowth:
 
 
 class Retention:
-    """Retention: reports this node's disk, and decides while it leads; sequencing thread only."""
+    """Retention: reports this node's disk, and orders archiving while this node leads.
+
+    Only the sequencing thread uses it.
+    """
 
     def __init__(
         self,
@@ -107,7 +114,7 @@ class Retention:
         machine: Machine = Machine(),
         may_lease: MayLease = lambda _role, _name: True,
     ) -> None:
-        """Prepare, and take over the member's reports.
+        """Prepare, and receive the reports that other nodes send to the member.
 
         Args:
             settings: the node's settings.
@@ -133,9 +140,9 @@ class Retention:
 
     @property
     def now_ns(self) -> int:
-        """The time that the nodes agree on: from their last comparison of clocks, advanced since.
+        """The time that the nodes last agreed on plus the time since, in ns since the epoch.
 
-        A node at rest compares clocks only every 10 s, and decisions in between need the present
+        A node at rest compares clocks only every 10 s, but decisions in between need the present
         time.
         """
         if not self.clock.is_set:
@@ -232,14 +239,14 @@ class Retention:
 
     @property
     def _durable_index(self) -> int:
-        """The instruction up to which the log is durable here, without the part that is missing."""
+        """The instruction up to which the merged log is durable here, and no part of it missing."""
         executor, index = self._member.executor, self._reports.durable_index
         if not executor.lacks_log:
             return index
         return min(index, self._sweeper.durable_index(executor.appender.next_place))
 
     def durable_at(self, name: str) -> int | None:
-        """Return the instruction up to which a node's merged log is durable; None if unheard."""
+        """Return up to which instruction a node's merged log is durable; None if it is silent."""
         report = self._reports.living(self._steady_s()).get(name)
         return None if report is None else report.durable_index
 
@@ -316,7 +323,10 @@ class Retention:
 
 
 def policy_of_notes(notes: Mapping[str, str]) -> Policy:
-    """Return the agreed policy; the default before there is one."""
+    """Return the agreed policy, or the default if there is none.
+
+    If this version cannot read the policy, return one that archives nothing.
+    """
     text = notes.get(POLICY_NOTE)
     try:
         return parse_policy(text) if text else Policy()
@@ -330,8 +340,8 @@ def policy_of_notes(notes: Mapping[str, str]) -> Policy:
 def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
     """Return the agreed leases, including expired ones, and the pins of cursors and groups.
 
-    If this version cannot read a lease, all files are held by a lease of `unreadable`. `over` names
-    the notes whose pins no longer hold files.
+    If this version cannot read one of them, a lease named `unreadable` holds all files. `over`
+    names the notes whose pins no longer hold files.
     """
     leases, strange = readable(notes, LEASE_NOTE, parse_lease)
     _, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
@@ -361,7 +371,7 @@ def ended_leases(notes: Mapping[str, str], now_ns: int, at_ns: int) -> list[Note
 
 
 def offload_lease(text: str) -> Lease:
-    """Return the lease that holds the files not copied by an offload yet.
+    """Return a lease on the files that an offload has not yet copied to another store.
 
     Raises:
         Misuse: the note is malformed.

@@ -22,9 +22,9 @@ class NodeSnapshots:
     """NodeSnapshots: saves one snapshot of the state after another, each once the log is synced.
 
     A snapshot is saved only once a majority durably has the merged bytes that it refers to. Saving
-    it drops the instructions, and a node that lacks them receives the state instead, which has
-    positions of bytes but not the bytes. If it were saved earlier, one disk could hold the only
-    copy of them.
+    it drops the instructions that led to it. A node that lacks those instructions receives the
+    state instead, which has positions of bytes but not the bytes. If a snapshot were saved earlier,
+    one disk could hold the only copy of the bytes.
 
     Threads:
         Every method is called by the thread that steps the duties. A thread of `_pool` syncs the
@@ -98,7 +98,7 @@ class NodeSnapshots:
         self._plan = self._synced = None
 
     def end(self) -> None:
-        """Save a last snapshot, if the other nodes have everything; errors as for `turn`."""
+        """Save a last snapshot, if a majority durably has what it covers; errors as for `turn`."""
         self.await_sync()
         durable, plan = self._sync_all(), self._member.plan_snapshot()
         if plan is not None and plan.has_log:

@@ -19,9 +19,10 @@ _log: Final = logging.getLogger("rt.archiver")
 
 
 class Sweep:
-    """Sweep: empties archived merged files, archives merged inputs, removes old empty files.
+    """Sweep: frees the space of archived files of the merged log and of sessions' copies.
 
-    It remembers its progress, so a round with nothing to do costs next to nothing.
+    Rolled files of copies are archived once they are merged. Files emptied long ago are removed. A
+    sweep remembers its progress, so a round with nothing to do costs next to nothing.
 
     Threads: one thread at a time calls the methods. Any thread may read `emptied_to`, which only
     grows, and set `is_stopping`, which ends a round after the current file.
@@ -40,7 +41,7 @@ class Sweep:
         Args:
             disk: the disk with the logs.
             inputs: the copies of sessions.
-            fold_s: how long an archived file is kept empty before it is removed; 0 keeps it.
+            fold_s: seconds for which an emptied file is kept before it is removed; 0 keeps it.
             now_ns: returns the time for the manifest's lines, ns since the epoch.
         """
         self.emptied_to = START
@@ -63,7 +64,7 @@ class Sweep:
         self._fold(merged)
 
     def sweep_inputs(self, merged_to: Mapping[str, Position], index: int) -> None:
-        """Archive the rolled files of inputs, up to each session's merged end.
+        """Archive the rolled files of sessions' copies, up to each session's merged end.
 
         Args:
             merged_to: merged ends by session, as of an instruction.

@@ -90,7 +90,7 @@ class SessionQuotas:
 
 
 def quotas_of_notes(notes: Mapping[str, str]) -> SessionQuotas:
-    """Return the agreed quotas. No limits, if none were agreed or this version cannot read them."""
+    """Return the agreed quotas; no limits if there are none, or this version cannot read them."""
     text = notes.get(QUOTAS_NOTE)
     return _of_text(text) if text else SessionQuotas()
 

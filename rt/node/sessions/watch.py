@@ -28,7 +28,7 @@ class Due(NamedTuple):
 
     Attributes:
         settled: the instruction up to which a majority's merged logs must be durable.
-        reported: a round of reports; after it, a majority must report what it holds.
+        reported: the number of a round of reports; a majority must report in a later round.
     """
 
     settled: int
@@ -36,15 +36,16 @@ class Due(NamedTuple):
 
 
 class SessionWatch:
-    """SessionWatch: reports which sessions are pushed here, and orders changes while it leads.
+    """SessionWatch: reports which sessions are pushed here; a leader opens and ends sessions.
 
     The leader measures silence with its monotonic clock, from when a majority has reported to it.
     How long a session has been closed is measured by the agreed time of the instruction that closed
     it. Executing an instruction reads no clock. Only the thread that steps the duties calls it.
 
     Attributes:
-        fresh: sessions that may not be opened yet. While there are any, or another node leads, a
-            turn is due before anything is merged: a session is opened before its first message.
+        fresh: sessions that the nodes have perhaps not opened yet. While there are any, or when
+            this node has begun or ceased to lead, a turn is due before anything is merged, since a
+            session is opened before its first message is merged.
         led: whether this node led at the last turn.
         next_look_s: when all sessions are checked again.
     """
@@ -91,7 +92,7 @@ class SessionWatch:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            changed: sessions of which this node has more, or a new copy.
+            changed: sessions of which this node has received more, or has a new copy.
             is_stirred: whether a publisher may have come or gone.
         """
         self._now_s, member = now_s, self._member
@@ -177,7 +178,10 @@ class SessionWatch:
         ]
 
     def _candidates(self, session: str) -> list[Pushed]:
-        """Return the logs that may get a free name, with publishers: those pushed, or held here."""
+        """Return the logs that could get a session's free name, each with its publisher.
+
+        These are the logs pushed to any node; if this node has a copy, only the copy's log.
+        """
         copy, elsewhere = self._sessions.get(session), [*self._presence.find(session).values()]
         if copy is None:
             return elsewhere
@@ -251,9 +255,9 @@ def _is_bound(known: Ownership | None) -> bool:
 def _admitted(
     reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
 ) -> Pushed | None:
-    """Return the pusher of a session whom its owner allows; None if no node reports one.
+    """Return the publisher that pushes a session and is allowed to; None if no node reports one.
 
-    Nodes that lag may have admitted other pushers.
+    Nodes that lag may have admitted other publishers.
     """
     for report in reports:
         if (by := report.get(session)) is not None and known.admits(*by):
