@@ -16,8 +16,9 @@ from rt.net.exchange import send_all
 Value = TypeVar("Value")
 _KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions
 _FRESH_S: Final = 1.0  # maximum age of an answer that is quick to make
-# Making answers takes a fiftieth of a processor; if one takes over 20 ms, as with a thousand
-# sessions, at most a quarter: 100,000 sessions are read every 12 s.
+# An answer is reused for 50 times the processor time that making it took, so that answers take at
+# most 2% of a processor, but not for over a second. One that took over 250 ms is reused for 4 times
+# as long, so a quarter at most: an answer about 100,000 sessions is made every 12 s.
 _FRESH_COSTS: Final = 50.0
 _LONG_COSTS: Final = 4.0
 _CONNECTION_S: Final = 0.004  # processor time of a handshake and a thread
@@ -48,8 +49,8 @@ class _Kept:
 class SharedAnswers:
     """SharedAnswers: lets peers that ask the same question share an answer, to save work.
 
-    An answer is made at most once a second, but again at once if the state it was made from has
-    changed, so that the author of a change sees the change.
+    An answer is reused for a time that grows with the cost of making it. It is made again at once
+    if the state it was made from has changed, so that the author of a change sees the change.
 
     Threads: any thread may call any method. An entry of `_kept` is added or removed in one step.
         Each answer has its own lock, so that peers wait only for others with the same question.
@@ -75,8 +76,9 @@ class SharedAnswers:
     ) -> Value:
         """Return the answer to a question.
 
-        An error of `make` goes only to the callers that were waiting for it. If each of them tried
-        again, a node that waits 10 s for its disk would keep the last one waiting for minutes.
+        If `make` fails, the error is raised for every caller that was waiting for this answer, and
+        for none that asks later. If each of them tried again, a node that waits 10 s for its disk
+        would keep the last caller waiting for minutes.
 
         Args:
             question: equal for callers that may share an answer.
@@ -121,7 +123,7 @@ class AnswerMeter:
     """
 
     def __init__(self, admission: Callable[[], Admission] | None = None) -> None:
-        """Charge nothing if there is no admission."""
+        """Prepare; `admission` returns the object that charges peers, None to charge nothing."""
         self._admission = admission
 
     def send(

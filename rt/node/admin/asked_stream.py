@@ -21,9 +21,8 @@ def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
 def demand_log(own: str, request: Fields) -> None:
     """Refuse a request whose positions or claims belong to another log than the node's.
 
-    If another cluster has taken over the stream, a reader may ask it while the reader's own copy
-    still ends with messages that the new log does not have. Positions in that part mean nothing
-    here.
+    A reader may ask a cluster that has taken over the stream while the reader's own copy still ends
+    with messages that the new log does not have. Positions in that part mean nothing here.
     """
     if (named := request.get("log", own)) != own:
         words = f"the request is about the log {shown(str(named))}, and this is {own}"

@@ -20,8 +20,8 @@ _TEXT_LENGTH_MAX: Final = 200  # per value: enough to recognise, too little to a
 _VALUES_MAX: Final = 16
 _ASKED_LENGTH_MAX: Final = 2000  # of all values; encoded twice, 4 KB at most
 _LINE_EVERY_S: Final = 60.0
-# Per client at once; then a line each minute. With lines of 4 KB, the two files hold what one
-# client does in three weeks.
+# Lines that a client may cause at once; then it gets one a minute. With lines of 4 KB, the two
+# files hold what one client does in three weeks.
 _CLIENT_LINES: Final = 60
 BUDGETS_MAX: Final = 1024  # further kinds share one budget
 
@@ -82,7 +82,7 @@ class AuditLog:
         Args:
             request: the request.
             holder: role and name in the certificate.
-            where: the address it came from.
+            where: the address that the request came from.
             outcome: `done`, or the code of the refusal.
             is_client: whether the holder is neither an operator nor a node.
             facts: further fields, such as the instruction.

@@ -11,7 +11,7 @@ from sequencer.ledger.format_level import FEATURES, LEVEL_NOTE, NEWEST
 
 
 class LevelAdmin:
-    """LevelAdmin: answers the requests of `rt cluster upgrade`. Threads: any may call it."""
+    """LevelAdmin: answers the requests of `rt cluster upgrade`; any thread may call it."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class MemberAdmin:
         retention: Retention,
         wait: Callable[[Until], None],
     ) -> None:
-        """Change the members through `sequencer`; arguments as for `node_admin.NodeAdmin`."""
+        """Prepare; the arguments are the same as for `node_admin.NodeAdmin`."""
         self._settings, self._sequencer = settings, sequencer
         self._member, self._retention, self._wait = member, retention, wait
         self._targets: dict[str, int] = {}  # the instruction that a learner must reach
@@ -53,10 +53,10 @@ class MemberAdmin:
         }
 
     def _members(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return the members, for clients to find and for a new node's configuration.
+        """Return the members, from which clients find all nodes, and new nodes are configured.
 
-        Any node returns the members at the end of its log, so that a client finds the others. They
-        may be outdated or undecided; `{"decided": true}` asks the leader for the decided members.
+        Any node returns the members at the end of its log, which may be outdated or undecided. With
+        `{"decided": true}` only the leader answers, with the decided members.
         """
         own, settings = self._member.engine, self._settings
         engine, changed_at = self._sequencer.ask(lambda: (own.status(), own.last_change.index))
@@ -114,7 +114,8 @@ class MemberAdmin:
     def _demand_merged(self, name: str) -> None:
         """Refuse to promote a learner whose durable merged log has not reached its target.
 
-        The target is the majority's position when its promotion was first requested.
+        The target is the instruction that a majority had durably merged when the promotion was
+        first requested.
         """
         durable, settled = self._retention.durable_at(name), self._retention.settled_index
         target = self._targets.setdefault(name, settled)
@@ -166,7 +167,7 @@ class MemberAdmin:
         return self._members({}, identity)
 
     def _await(self, term: int, index: int) -> None:
-        """Wait until an entry is committed in this term; refuse if it cannot be."""
+        """Wait until an entry is committed; refuse if a later term begins, as it may be lost."""
 
         def is_decided() -> bool:
             engine = self._sequencer.view.engine
@@ -178,7 +179,10 @@ class MemberAdmin:
 
 
 def _hand_over(engine: Raft, name: str) -> None:
-    """Hand leadership to the most advanced other member, so that this one can be removed."""
+    """Hand leadership to the most advanced other member, and raise `Refused`: ask again.
+
+    Only then can this node be removed.
+    """
     status = engine.status()
     able = [p for p in status.peers if p.counts]
     if not able:

@@ -80,7 +80,7 @@ _SETTLED_S: Final = 30.0  # for a majority's snapshots, taken every few seconds
 _TIME_END_NS: Final = 1 << 63
 _PLANNED_S: Final = 1.0  # what a plan needs is read between two steps, which it delays
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
-_ABOUT_THE_END: Final = ("seal", "unseal", SUCCEED)  # served wherever the log continues
+_ABOUT_THE_END: Final = ("seal", "unseal", SUCCEED)  # served even if the log continues elsewhere
 _NOTHING: Final = nullcontext()
 
 
@@ -114,9 +114,9 @@ class NodeAdmin:
     leads and it has executed all that was decided before. Every change, done or refused, is
     recorded in the audit log.
 
-    Once another cluster continues the log, the latest state is there. Then clients are refused, and
-    so are operators who ask for the latest or for a change. All other answers say where the log
-    continues.
+    Once another cluster continues the log, that cluster has the latest state. Then this node
+    refuses clients, and operators who ask for the latest or for a change. All other answers say
+    where the log continues.
 
     Threads: any connection's thread may call it. `_lock` is held while a note is written
         unconditionally, so that a new lease is checked against all others, and is visible before
@@ -159,7 +159,7 @@ class NodeAdmin:
             votes: returns whether a node is a voting member.
             served: returns the end of the log served to pullers here; None for the agreed end.
             gate: knows the cluster's format level; None to answer nothing about it.
-            successions: sends and receives statements of which log continues another; None to do
+            successions: sends and receives statements that one log continues another; None to do
                 neither.
             times: how long peers may take.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
@@ -208,7 +208,7 @@ class NodeAdmin:
         return {**sessions.verbs, **standby.verbs}
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
-        """Return the requests about cursors; frequent acknowledgements are not recorded."""
+        """Return the requests about cursors; acknowledgements, being frequent, are not audited."""
         cursors = NodeCursors(
             self._view, self._decided, self._latest, lambda: self._settings.stream, self._log
         )
@@ -221,7 +221,7 @@ class NodeAdmin:
         }
 
     def _group_verbs(self) -> "dict[str, Verb]":
-        """Return the requests about groups; frequent reports of members are not recorded."""
+        """Return the requests about groups; members' reports, being frequent, are not audited."""
         groups = NodeGroups(
             self._view, self._decided, self._latest, self._log,
             lambda identity: identity.may_lease(self._settings.stream), heard=ClaimsHeard(),
@@ -256,7 +256,7 @@ class NodeAdmin:
         return Verb(carried_out, changes=changes, refuses_latest=True)
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Receive and answer requests; for the thread of an accepted connection."""
+        """Receive and answer the requests on a connection, in that connection's thread."""
         with sock:
             where, named = address_of(sock), f"{ADMIN_ALPN}/{self._settings.stream}"
             is_named = sock.selected_alpn_protocol() == named  # the connection names this stream
@@ -328,10 +328,10 @@ class NodeAdmin:
             return self._saying(request or {}, answer)
 
     def _hear(self, request: Fields, identity: PeerIdentity) -> None:
-        """Accept a peer's statement of which log continues another.
+        """Accept the statement that a request may bring: that one log continues another.
 
         Raises:
-            Refused: the log of this node has ended. Operators and nodes are still answered.
+            Refused: the log of this node has ended, and the peer is neither operator nor node.
         """
         text, known = request.get(FIELD), self._successions
         if known is not None and isinstance(text, str) and request.get("do") != SUCCEED:
@@ -341,8 +341,8 @@ class NodeAdmin:
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
         """Return an answer with facts added to its first line, which is JSON.
 
-        The facts are the latest statement known here, unless the request has it, and where another
-        cluster continues the log.
+        The facts are where another cluster continues the log, and the latest statement about that,
+        unless the request has it.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}
@@ -372,7 +372,7 @@ class NodeAdmin:
     def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
         """Return an answer that other peers may share; it includes the time at which it was made.
 
-        For a request with `latest`, only an answer begun after the confirmation may be shared.
+        A request with `latest` shares only answers begun after a majority has confirmed the leader.
         """
         fields = [repr(request.get(each)) for each in verb.shared or ()]
         question = (request["do"], *fields)
@@ -405,8 +405,8 @@ class NodeAdmin:
     def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
         """Make a change and return its answer; record the change or its refusal in the audit log.
 
-        The record of a change names the last instruction executed before it and the last one
-        executed once it was made: the change is in the instructions after the first of these.
+        The record names two instructions, the last one executed before the change and the last one
+        executed once it was made. The change is among those after the first.
         """
 
         def record(outcome: str, **facts: object) -> None:
@@ -471,9 +471,10 @@ class NodeAdmin:
             raise moved
 
     def _moved(self, request: Fields) -> Refused | None:
-        """Return the refusal to send to peers if another cluster continues the log.
+        """Return the refusal to send to peers if another cluster continues the log; else None.
 
-        This may rest on a statement that only this node has. Further statements are still accepted.
+        A statement that only this node has received suffices. A request that brings a statement is
+        not refused because of one.
         """
         if (moved := moved_away(self._sequencer.view.notes)) is not None:
             return moved
@@ -635,7 +636,7 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
-        """Return the log's history, shared among peers; with `is_latest`, up to the latest."""
+        """Return the log's history, shared among peers; with `is_latest`, up to the log's end."""
         if is_latest:
             self._await_latest(may_follow=True)
         since_s, is_whole = time.monotonic() if is_latest else float("-inf"), identity.may_operate
@@ -646,9 +647,10 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _history(self, *, is_whole: bool = True, is_latest: bool = False) -> bytes:
-        """Return the log's history with the manifest unparsed, since parsing would cost time here.
+        """Return the log's history: a line of JSON, then the manifest as it is on the disk.
 
-        Only operators and nodes see the log's directory (`is_whole`).
+        The client parses the manifest, so that this costs no time here. Only operators and nodes
+        see the log's directory (`is_whole`).
         """
         directory, line, is_whole_here = self._sequencer.ask(self._active)
         if is_latest and not is_whole_here:

@@ -30,12 +30,12 @@ def node_successions(ca: str, stream: str, log: str, directory: str) -> Successi
 
     Args:
         ca: path of the authorities' certificates.
-        stream: its stream.
-        log: the id of its log.
-        directory: where the node keeps the word by which its log has ended.
+        stream: the node's stream.
+        log: the id of the node's log.
+        directory: where the node keeps the statement that its log has ended.
 
     Raises:
-        Misuse: the word that it has kept is damaged.
+        Misuse: the kept statement is damaged.
         OSError: the disk failed.
     """
     return Successions(
@@ -47,13 +47,13 @@ def node_successions(ca: str, stream: str, log: str, directory: str) -> Successi
 class NodeSuccessions:
     """NodeSuccessions: sends and receives the authority's statements about a node's own log.
 
-    A statement that ends the log is kept in the node's directory. With it, this node asks the
-    cluster's nodes, as `rt standby fence` does, until a majority has agreed to seal the cluster and
-    each node has received the statement once.
+    A statement that ends the log is kept in the node's directory. The node then asks all nodes of
+    its cluster to seal it, as `rt standby fence` does, until a majority has agreed and each node
+    has received the statement.
 
     Threads: any thread may call any method. The work that the timer puts aside is done by one
-    thread at a time, which uses `_told`, `_why` and `_asking`, and sets `_due_s`; the loop sets it
-    before that.
+    thread at a time, which uses `_told`, `_why` and `_asking`, and sets `_due_s`; before that work,
+    the loop sets `_due_s`.
     """
 
     def __init__(
@@ -67,27 +67,27 @@ class NodeSuccessions:
         directory: str,
         is_sealed: Callable[[], bool],
     ) -> None:
-        """Read the statement by which the log began, if it continues another log, or has ended.
+        """Read the statements about the log: that it continues another, or that it has ended.
 
         Args:
             files: the node's certificate, with which it asks its cluster.
-            stream: its stream.
-            log: the id of its log.
-            nodes: returns the addresses of its cluster.
+            stream: the node's stream.
+            log: the id of the node's log.
+            nodes: returns the addresses of the cluster's nodes.
             loop: the event loop that has the cluster asked.
-            directory: where the node keeps the word by which its log has ended.
+            directory: where the node keeps the statement that its log has ended.
             is_sealed: returns whether the cluster has agreed that another continues the log.
 
         Raises:
-            Misuse: the word that it has kept is damaged.
+            Misuse: the kept statement is damaged.
             OSError: the disk failed.
         """
         self._files, self._stream = files, stream
         self._nodes, self._is_sealed = nodes, is_sealed
-        self._told = set[Address]()  # nodes that have the word
+        self._told = set[Address]()  # nodes that have the statement
         self._known = node_successions(files.ca, stream, log, directory)
         self._asking: tuple[Fencing, Contexts, str] | None = None  # from the first question on
-        self._due_s, self._why = float("-inf"), ""  # of the next, and why it is not sealed yet
+        self._due_s, self._why = float("-inf"), ""  # of the next attempt; why the last failed
         self._timer = Timer(loop, self._turn, lambda _error: None)
 
     def say(self) -> Sequence[str]:
@@ -96,7 +96,7 @@ class NodeSuccessions:
         return self._known.texts
 
     def hear(self, text: str) -> None:
-        """Accept a peer's statement.
+        """Accept a peer's statement; if it ends this node's log, have the cluster sealed.
 
         Raises:
             Refused: the log of this node has ended; its cluster is being sealed.
@@ -120,7 +120,7 @@ class NodeSuccessions:
             self._timer.set()
 
     def stop(self) -> None:
-        """Ask no more; do not wait for a question that is under way."""
+        """Stop asking the cluster; do not wait for a request that is under way."""
         self._timer.stop(0)
 
     def _turn(self) -> float | Aside | None:
@@ -133,7 +133,10 @@ class NodeSuccessions:
         return Aside(partial(self._fence, word), lambda _error: None)
 
     def _fence(self, word: Succession) -> None:
-        """Seal the cluster, and again if an operator unseals it at a node that lacks `word`."""
+        """Ask the cluster's nodes to seal it, and send them `word`, which ended the log.
+
+        This is repeated: an operator may unseal the cluster at a node that lacks this statement.
+        """
         if self._asking is None:
             text = next(each for each in self._known.texts if said_in(each) == word)
             contexts = Contexts(self._files, client_context, self._stream)
@@ -146,7 +149,7 @@ class NodeSuccessions:
                 why = fencing.failure
         except (Misuse, Refused) as error:
             why, pause_s = str(error), _REFUSED_S
-        except OSError as error:  # the word cannot be kept
+        except OSError as error:  # the statement cannot be kept
             why = spoken(error)
         if why and why != self._why:
             _log.warning("this cluster's log has ended, and it is not sealed yet: %s", why)

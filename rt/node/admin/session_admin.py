@@ -134,7 +134,7 @@ class SessionAdmin:
         Raises:
             Refused: this node does not lead, the owner is connected or may come back, or the
                 session has changed meanwhile.
-            Misuse: no publisher has opened it.
+            Misuse: no publisher has opened the session.
         """
         wanted = takeover_of(request, identity)
         self._demand_leader()
@@ -192,7 +192,8 @@ class SessionAdmin:
         self._demand_leader()
         self._await_reports(session)
         first, _, index = ask(lambda: self._ending(session, change))
-        # Until then, a power cut of all nodes may leave only the copies of what is merged.
+        # Before a majority has the merged log durably, a power cut of all nodes may leave merged
+        # messages in the copies only.
         self._settle(index)
         # That took seconds, in which its publisher may have come back.
         life, known, _ = ask(lambda: self._ending(session, change))
@@ -202,7 +203,10 @@ class SessionAdmin:
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
-        """Return the change that ends a log, the last one's index, and the last instruction's."""
+        """Return the change to order, the session's last change, and the last instruction.
+
+        Both last ones are indexes in the log.
+        """
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
@@ -215,7 +219,11 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Wait for reports of the other nodes, since a publisher or a leader may just have left."""
+        """Wait at most 3 s until no node reports a publisher of the session.
+
+        A publisher or a leader may just have left. If one is still reported, later checks refuse
+        the request.
+        """
         holdings = self._member.holdings
 
         def is_free() -> bool:
@@ -228,7 +236,7 @@ class SessionAdmin:
         """Wait until all that a majority may hold, and may have acknowledged, is merged.
 
         Raises:
-            Refused: it takes too long.
+            Refused: that takes longer than 3 s.
         """
         member, words = self._member, (
             f"a majority of the nodes may hold messages of session {session!r} that are not "
@@ -242,7 +250,7 @@ class SessionAdmin:
         self._wait(Until(lambda: self._sequencer.ask(is_merged), _REPORTED_S, words, "unmerged"))
 
     def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse while a publisher is or may be connected to any node."""
+        """Raise `Refused` while a publisher pushes the session to any node, or may do so."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
@@ -372,7 +380,7 @@ class _Known(NamedTuple):
         opened: ownership by session.
         holdings: each node's durable ends.
         stuck: why some sessions are not merged.
-        node: the leader.
+        node: the leader's name.
     """
 
     merged: Mapping[str, Position]

@@ -49,15 +49,15 @@ class StandbyAdmin:
             member: this node's member.
             copies: this node's copies of sessions.
             change_note: changes a note by agreement, like `ChangedNotes.change`.
-            successions: the statements about the node's log, which may have ended it; None without
-                any.
+            successions: knows the signed statement that ended the node's log, if there is one; None
+                to check for none.
             is_own: whether publishers whose grants name no stream may push here.
         """
         self._settings, self._is_own = settings, is_own
         self._sequencer, self._member, self._copies = sequencer, member, copies
         self._change_note, self._successions = change_note, successions
         self._authority = certificate_files(settings.certs, settings.name).ca
-        # By the name of a mirror, up to where it has the log durably, as it said last here.
+        # By a mirror's name, the position up to which it has the log durably, as it said last.
         self._reached: dict[str, Position] = {}
 
     @property
@@ -72,14 +72,17 @@ class StandbyAdmin:
         }
 
     def hear(self, identity: PeerIdentity, position: Position) -> None:
-        """Record the position that a mirror has sent with its question where the log ends."""
+        """Record up to which position a mirror has the log; ignore other peers.
+
+        A mirror sends this position when it asks where the log ends.
+        """
         if identity.role is CertificateRole.MIRROR:
             self._reached[identity.name] = position
 
     def _reach(self, _request: Fields, identity: PeerIdentity) -> Fields:
-        """Return, by the name of each standby that reports here, how far it has come.
+        """Return up to which position each standby that reports here has the log, by name.
 
-        Publishers keep their files until the standbys have come so far.
+        Publishers keep their files until the standbys have the messages.
 
         Raises:
             Refused: the peer has no grant for the stream, so it may not know the standbys.
@@ -100,7 +103,7 @@ class StandbyAdmin:
         """Return the last saved state, which is a few seconds old; any node has one.
 
         Raises:
-            Refused: the peer may not have the state, or none was saved yet.
+            Refused: the peer may not read the state, or none was saved yet.
         """
         if not (identity.may_operate or identity.role is CertificateRole.MIRROR):
             words = f"{identity.title} may not ask this; a mirror, an operator or a node may"
@@ -124,9 +127,9 @@ class StandbyAdmin:
         return self._sealed(identity.title, str(request.get("moved_to", "")))
 
     def _succeed(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """End the log, since the authority says that another cluster continues it.
+        """End the log, because the authority states that another cluster continues it.
 
-        Any peer may bring that statement, since it names this log and is signed by the authority.
+        Any peer may bring the statement, since it names this log and the authority has signed it.
         """
         authorities = trust_of(self._authority).facts.authorities
         text = str(request.get("succession", ""))

@@ -40,4 +40,4 @@ class Verb:
     may_follow: bool = False
 
 
-CHANGE: Final = partial(Verb, changes=True, operators_only=True)  # that concerns everyone
+CHANGE: Final = partial(Verb, changes=True, operators_only=True)  # one that concerns all peers

@@ -139,9 +139,9 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
 
 
 def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> RestartCheck:
-    """Record this start durably; return the check by which nodes detect an older copy.
+    """Record this start durably; return the check that detects if a node's state is an older copy.
 
-    Call it before anything is sent to another node.
+    Call this before anything is sent to another node.
     """
     disk, path = directory.disk, directory.state
     claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
@@ -151,7 +151,7 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
 
 
 def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
-    """Return the removed nodes, as they were saved."""
+    """Return the nodes that were removed from the cluster, as this node has saved them."""
     disk, path = directory.disk, directory.state
     return Departed(
         read_departed(disk, path),

@@ -11,7 +11,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Ending:
-    """Ending: a node runs until it is stopped, or an error in any of its threads stops it.
+    """Ending: records that a node has ended, because it was stopped or one of its threads failed.
 
     Threads: any thread may call any method.
         failure: set before `_is_over`; reliable once `wait` has returned True.

@@ -101,7 +101,8 @@ class Node:
             Misuse: the directories do not belong together, another node runs on them, or the
                 engine is not installed.
             CorruptLog: the merged log is damaged.
-            Refused: the state directory is another node's, or the engine is not as audited.
+            Refused: the state directory is another node's, or the installed consensus engine
+                differs from the audited one.
         """
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
         _check_files(settings)  # so does this: a half-created state would be in the way
@@ -177,7 +178,7 @@ class Node:
         self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
 
     def _agree_on_members(self) -> None:
-        """Propose to admit only certificates that name the cluster, once all members' do."""
+        """Propose to admit only certificates that name the cluster, if those of all members do."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
 
@@ -230,7 +231,7 @@ class Node:
         return peers
 
     def _make_served(self, about: str) -> ServedStream:
-        """Return the stream in the form in which a server serves it."""
+        """Return the object through which the port's server serves this stream."""
         peers, is_own = _peer_alpns(self.settings), self.port.own_stream == self.stream
         others: dict[str, Handler] = {}
         if self.peers is not None:
@@ -334,7 +335,10 @@ class Node:
         return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Have damage in the merged log repaired (`replicator.host.Host`)."""
+        """Have damage in the merged log repaired (`replicator.host.Host`).
+
+        `growing` says that the damage is in the active file, which a node alone only reports.
+        """
         if not growing:
             self.scrubber.suspect(error)
         elif self.pipeline.member.is_alone:
@@ -379,7 +383,7 @@ class Node:
         self._ending.finish()
 
     def _end_connections(self) -> None:
-        """End the stream's connections; peers that ask for it later learn why."""
+        """End the stream's connections; peers that connect later are sent the reason."""
         self._pulse.leave()
         if self._is_whole:
             self.port.stop()
@@ -436,7 +440,7 @@ class Node:
             self._meter.send(sock, identity, lambda: self._status(identity), STATUS_S)
 
     def _status(self, identity: PeerIdentity) -> bytes:
-        """Return the status as a peer may see it, made at most once a second for all peers."""
+        """Return the status as this peer may see it, with the time of sending."""
         answer = self.encoded_status()
         if not identity.may_operate:
             answer = self._answers.get(

@@ -60,14 +60,14 @@ class Links:
 
 
 class NodePipeline:
-    """NodePipeline: syncs received sessions, sequences and merges them, archives the merged log.
+    """NodePipeline: brings messages from copies of sessions into the merged log, and archives it.
 
-    A connection syncs and sequences small batches itself (`settle`); the loop does the rest, with a
-    thread for work that waits for a disk.
+    What a connection has received in small batches is synced and sequenced in the turn that
+    received it (`settle`). The event loop has the rest done, by a thread if it waits for a disk.
 
-    Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper. Only
-    the thread that runs the duties may use member, retention, watch and _snapshots; `sequencer.ask`
-    runs a question there. Before `start` and after `stop`, any thread.
+    Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper.
+    While the node runs, only the thread that runs the duties may use member, retention, watch and
+    _snapshots; other threads use them through `sequencer.ask`.
     """
 
     def __init__(
@@ -190,8 +190,8 @@ class NodePipeline:
     def mend_merged(self, damage: CorruptLog) -> None:
         """Have a merged file that a connection found damaged set aside soon.
 
-        The connection's thread verifies the damage first, since several may report it, and the file
-        may have been mended by now.
+        The damage is verified first, in the connection's thread: several connections may report it,
+        and the file may have been mended by now.
         """
         log = self.member.executor.appender
         try:
@@ -202,7 +202,7 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Stop sequencing, and have received bytes synced without waiting for that."""
+        """Stop sequencing, and have the received bytes synced; return at once."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 

@@ -86,7 +86,7 @@ class StandbyGate:
         return ask(address, contexts, request, roles=roles, answer_s=_ANSWER_S)
 
     def _has_leader(self) -> bool:
-        """Whether another node has a leader, so that the cluster was not down."""
+        """Whether another node has a confirmed leader: then the cluster was not down."""
         request: Fields = {"do": END, "latest": True}
         for name, address in self._settings.addresses.items():
             if name != self._settings.name:

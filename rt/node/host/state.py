@@ -32,7 +32,8 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         founding: as in `rt.node.host.node.Node`.
 
     Raises:
-        Misuse: a new cluster would not start empty, or the merged log now belongs to another log.
+        Misuse: a new cluster would not start empty, or the merged log is a copy of another
+            cluster's.
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)

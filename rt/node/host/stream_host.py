@@ -54,7 +54,7 @@ class StreamHost:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address it listens on."""
+        """The address that the process listens on."""
         return self._open_port().server.address
 
     @property
@@ -89,7 +89,7 @@ class StreamHost:
         return ""
 
     def stop(self) -> dict[str, Position]:
-        """Stop all streams; return where their merged logs end."""
+        """Stop all streams; return where the merged log of each ends."""
         nodes, self.nodes = self.nodes, {}
         with ThreadPoolExecutor(_AT_ONCE, "stop") as pool:
             list(pool.map(Node.stop, nodes.values()))
