@@ -48,11 +48,11 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
 CERTS_NAME: Final = "certs"
-_DRAFT: Final = ".making"  # where a cluster's files are written
+_DRAFT: Final = ".making"  # holds a cluster's files until all are written
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
 _PORTS: Final = 20  # ports tried, from the usual one on, before any other
-# Below those that Linux gives to outgoing connections: one of these would take the port of a node
-# that is being restarted.
+# Below the ports that Linux gives to outgoing connections, since such a connection could take the
+# port of a node that is being restarted.
 _OTHER_PORTS: Final = range(10_000, 32_000)
 
 
@@ -187,7 +187,8 @@ def founding_lines(
         groups: each as `GROUP=SESSION,SESSION`.
         state: the file of the state that a standby carried; "" without one.
         log_id: the id of the new cluster's log; "" for a new id. With the id of `log`, existing
-            copies of it continue; use it only if the old cluster can merge nothing more.
+            copies of that log continue; give that id only if the old cluster can merge nothing
+            more.
 
     Raises:
         Misuse: the directory is not a merged log of the stream, a file is missing, or the log is
@@ -199,7 +200,8 @@ def founding_lines(
     if founding.stream != stream:
         raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
     report = verify_log(open_log(log), lambda _size: None)
-    # A torn end is not part of the state that was read from headers, or it is damage.
+    # A torn end after the state that was read from the headers is left out; before its end it is
+    # damage.
     torn = [each for each in report.files if each.state is LogState.TORN]
     if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
@@ -321,7 +323,7 @@ def write_member(
         directory: where `NAME.toml` is written; it has `certs/`.
         stream: the stream that the cluster serves.
         name: the node's name.
-        addresses: the addresses of all members by name, including this one.
+        addresses: the addresses of all members by name, including this node's.
         cluster_id: the id of the cluster.
         log_id: the id of the merged log, if it differs from the cluster's id.
 
@@ -358,7 +360,11 @@ def name_nodes(path: str, addresses: Sequence[str]) -> None:
 
 
 def _is_written(path: str, place: Place, cluster_id: str) -> bool:
-    """Whether a node's file exists already; its members may be those of an earlier attempt."""
+    """Whether this node's file exists already, perhaps with an earlier attempt's members.
+
+    Raises:
+        Misuse: the file is another node's, or another cluster's.
+    """
     try:
         node = dict(tomllib.loads(read_file(path, SETTINGS_BYTES_MAX).decode()).get("node", {}))
     except FileNotFoundError:
@@ -376,10 +382,10 @@ def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
     """Ensure that a node's certificate names the host at which it is dialled, and its cluster.
 
     Args:
-        certs: the directory of its files.
+        certs: the directory of the certificate files.
         name: the node's name.
-        host: the host at which it is dialled.
-        cluster: the id of its cluster; "" if it has none.
+        host: the host at which the node is dialled.
+        cluster: the id of the node's cluster; "" if it has none.
 
     Returns:
         A sentence: what was done, or which command to run on the machine with the authority's key.

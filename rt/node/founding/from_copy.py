@@ -45,7 +45,7 @@ class Founding:
         log: the log.
         ledger: the state. Policy, leases and cursors, which a merged log does not record, come from
             the state that a standby carried, if there is one.
-        term: the term of its last instruction.
+        term: the term of the state's last instruction.
         carried: the fingerprint of the state that a standby carried; "" without one.
     """
 
@@ -172,7 +172,7 @@ class _Reading:
         self.merged: set[str] = set()  # sessions that were read
         self._log = log
         self._chain = Chain(merged=True)
-        self._carried = self.ledger.end if carried is not None else None  # not met yet
+        self._carried = self.ledger.end if carried is not None else None  # its end, until met
 
     def run(self) -> list[Position]:
         """Read the whole log; return the files that are archived."""
@@ -207,7 +207,7 @@ class _Reading:
         return gone
 
     def _meet(self, place: Position) -> None:
-        """At the end of the carried state, check that it has the same digest as the log."""
+        """If `place` is the carried state's end, check that log and state have the same digest."""
         if place != self._carried:
             return
         if self._chain.digest not in (None, self.ledger.digest):

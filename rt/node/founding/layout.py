@@ -45,7 +45,7 @@ class ClusterLayout:
                 raise Misuse(f"{shown(path)} is not an absolute path of the node's machine")
 
     def node_names(self, count: int) -> tuple[str, ...]:
-        """Return the names of so many nodes; `Misuse` if another number of names was given."""
+        """Return the names of `count` nodes; `Misuse` if another number of names was given."""
         if self.names and len(self.names) != count:
             raise Misuse(f"{len(self.names)} names for {count} nodes; give one for each address")
         return self.names or tuple(f"n{number}" for number in range(1, count + 1))

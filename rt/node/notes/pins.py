@@ -37,7 +37,7 @@ def may_lease_on(settings: NodeSettings) -> MayLease:
 
 
 def is_due(pin_bytes: int, stored_ns: int, now_ns: int) -> bool:
-    """Whether a pin must be stored again, given that its reader is alive."""
+    """Whether a pin was stored over a day ago, and must be stored again if its reader is alive."""
     return bool(pin_bytes) and now_ns - stored_ns > _RENEWED_NS
 
 

@@ -19,11 +19,11 @@ def readable(
 ) -> tuple[list[Parsed], list[str]]:
     """Return the readable notes of a kind, by name, and the names of unreadable ones.
 
-    A newer version's note must not stop a node, since it would stop it again after every start.
+    A newer version's note must not stop a node: the node would stop again after every start.
 
     Args:
         notes: the ledger's notes.
-        kind: prefix of their names.
+        kind: prefix of the names of these notes.
         parse: raises `Misuse` for a text that it cannot read.
     """
     found, unreadable = [], []

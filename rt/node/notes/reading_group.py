@@ -28,7 +28,7 @@ class RangeClaim(NamedTuple):
     Attributes:
         number: unique in the group, so that messages from an earlier holder are refused.
         first: position of the first message that is not done.
-        end: where the range ends: the position of a message, or after one.
+        end: the position after the range's last message.
         deliveries: upper bound of how often the first message was handed out.
         is_rejected: whether a handler has rejected the first message, so that `deliveries` is
             exact.
@@ -41,7 +41,10 @@ class RangeClaim(NamedTuple):
     is_rejected: bool = False
 
     def done_to(self, position: Position) -> "RangeClaim":
-        """Return the rest, with the delivery count reset: later messages were tried less often."""
+        """Return the claim without the messages before a position, its delivery count reset.
+
+        The later messages may have been delivered less often than the first one.
+        """
         if position <= self.first:
             return self
         deliveries = min(self.deliveries, _AGAIN)
@@ -132,19 +135,19 @@ class ReadingGroup:
         return self.owner == identity.name and self.role == identity.role
 
     def handed_out(self, end: Position) -> "ReadingGroup":
-        """Hand out the messages from `next` to `end`, as a new last claim."""
+        """Return the group with the messages from `next` to `end` handed out, as a new claim."""
         number = self.number + 1
         claims = (*self.claims, RangeClaim(number, self.next, end, 1))
         return replace(self, next=end, number=number, claims=claims)
 
     def handed_out_again(self, claim: RangeClaim) -> "ReadingGroup":
-        """Hand out a claim to another member, as the last claim with a new number."""
+        """Return the group with a claim handed out to another member, under a new number."""
         number = self.number + 1
         again = claim._replace(number=number, deliveries=claim.deliveries + 1)
         return replace(self, number=number, claims=(*self._without(claim), again))
 
     def done(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
-        """Record that the messages of a claim before a position are done.
+        """Return the group with the messages of a claim before a position done.
 
         Raises:
             Misuse: the position is not in the claim.
@@ -154,7 +157,7 @@ class ReadingGroup:
         return self._with(claim, claim.done_to(position))
 
     def failed(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
-        """Take the message at a position from its holder, as a new last claim.
+        """Return the group with the message at a position taken from its holder, as a new claim.
 
         The messages after it stay with the holder, unless there is no room for another claim.
 
@@ -172,11 +175,11 @@ class ReadingGroup:
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
-        """Record that no handler received the rest of a claim, which may be handed out again."""
+        """Return the group with a delivery of a claim not counted: no handler received the rest."""
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
     def moved_to(self, position: Position) -> "ReadingGroup":
-        """Continue at a position; outstanding ranges are revoked."""
+        """Return the group moved to a position; outstanding ranges are revoked."""
         return replace(self, next=position, claims=())
 
     def text(self) -> str:

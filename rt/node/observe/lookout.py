@@ -43,7 +43,7 @@ class Lookout:
 
         Args:
             sampler: samples the node.
-            also: called after each sample, for other work of that frequency.
+            also: called after each sample, for other work that is due as often.
             loop: the event loop that has samples taken when they are due.
         """
         self._also = also
@@ -77,7 +77,8 @@ class Lookout:
         try:
             self.look()
             self._also()
-        # from the file system, or a file being replaced; what must stop the node does that itself
+        # The file system failed, or a file is being replaced. Errors that must stop the node stop
+        # it elsewhere.
         except (RtError, OSError) as error:
             _log.warning("the node cannot be looked at: %s", error)
         return self._pause_s()

@@ -43,7 +43,7 @@ class SessionView(NamedTuple):
 
     @property
     def unmerged(self) -> int:
-        """The durable bytes not merged yet; a lower bound if a file ends between."""
+        """The durable bytes not merged yet; a lower bound if a file ends among them."""
         return bytes_between(self.merged, self.durable)
 
 
@@ -87,7 +87,7 @@ class ChangesView:
     Attributes:
         leaders: number of changes of the known leader.
         elections: number of terms that began.
-        leaderless_s: how long it has known no leader; 0 while it knows one.
+        leaderless_s: how long the node has known no leader; 0 while it knows one.
         refused: refusals by reason.
     """
 
@@ -183,7 +183,7 @@ class NodeSample:
 
 
 def bytes_between(begin: Position, end: Position) -> int:
-    """Return the bytes from one position to another; a lower bound if a file ends between.
+    """Return the bytes from one position to another; a lower bound if a file ends among them.
 
     >>> from rt.position import Position as P
     >>> bytes_between(P(8), P(24)), bytes_between(P(24), P(8))

@@ -38,8 +38,8 @@ class Waits:
 
         Args:
             name: the item's name.
-            reached: how far it has come; never less than before.
-            end: how far it must come.
+            reached: how far the item has come; never less than before.
+            end: how far the item must come.
             now_s: a monotonic clock, in seconds.
         """
         mark, since_s = self._marks.get(name, (reached, now_s))

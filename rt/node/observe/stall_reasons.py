@@ -15,7 +15,7 @@ def stalls_of(sample: NodeSample) -> dict[str, str]:
 
 
 def names_by_hop(sample: NodeSample) -> dict[str, list[str]]:
-    """Return, by hop that does not move, the sessions or subscribers that wait for it."""
+    """Return the sessions or subscribers that wait for each hop that does not move, by hop."""
     hops: dict[str, list[str]] = {}
     for name in sample.stalled:
         hop, _, what = name.partition(" ")

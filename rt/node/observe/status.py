@@ -109,7 +109,7 @@ def waiting_fields(waiting: Waiting) -> dict[str, Any]:
 
 
 def for_clients(answer: bytes) -> bytes:
-    """Return an encoded status, without directories and peers' addresses, for other than operators.
+    """Return an encoded status for clients: without directories and peers' addresses.
 
     The nodes' addresses stay, since clients find the nodes by them.
     """
@@ -120,7 +120,7 @@ def for_clients(answer: bytes) -> bytes:
 
 
 def without_directories(answer: str) -> str:
-    """Return an answer with each path shortened to its file name, for peers that do not operate.
+    """Return an answer with each path shortened to its file name, for clients.
 
     >>> without_directories('{"certificate": "/etc/rt/certs/n1.pem: expires in 9.0 days"}')
     '{"certificate": "n1.pem: expires in 9.0 days"}'

@@ -10,9 +10,9 @@ _SLACK_S: Final = 0.5  # samples come a little early or late
 
 
 class Step(NamedTuple):
-    """Averages over one step; `waiting_s` is the oldest message's wait at its end, in seconds."""
+    """Averages over one step; `waiting_s`: how long the oldest message has waited at its end."""
 
-    received: int  # bytes per second, as the next two
+    received: int  # bytes per second; so are merged and sent
     merged: int
     sent: int
     waiting_s: float
@@ -30,7 +30,7 @@ class Trend:
         self.steps: tuple[Step, ...] = ()
 
     def add(self, sample: NodeSample) -> None:
-        """Add a newer sample; a step ends with the first one `STEP_S` or more after its start."""
+        """Add a newer sample; end the current step if it began about `STEP_S` ago or earlier."""
         seconds = sample.at_s - self._at_s
         if seconds < STEP_S - _SLACK_S:
             return

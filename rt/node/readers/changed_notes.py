@@ -10,11 +10,11 @@ from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Note, note_digest
 
-_TRIES: Final = 8  # each time, another change came first
+_TRIES: Final = 8  # to change a note, if other changes always come first
 
 
-# Has a note agreed on: called with it, whether that is done, and `may_repeat`; see
-# `rt.node.agree.latest.decided`.
+# Has a note agreed on. It is called with the note, a function that tells whether the note is
+# executed, and `may_repeat`; see `rt.node.agree.latest.decided`.
 Decide = Callable[..., Steps[None]]
 
 
@@ -45,7 +45,7 @@ class ChangedNotes:
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[str, bool]]:
-        """Change a note; return its text, and whether that is agreed on or only known here.
+        """Change a note; return its text, and whether a majority has just agreed on that text.
 
         Args:
             name: the note's name.

@@ -12,9 +12,9 @@ _MEMBER_SILENCES: Final = 4  # an idle member asks three times per `silence_s`
 
 
 class ClaimsHeard:
-    """ClaimsHeard: when the leader last heard from each member of a group, and of each claim.
+    """ClaimsHeard: when the leader last heard from each group's members and claims' holders.
 
-    This is in the leader's memory only, so a new leader first waits for new signs of life.
+    The times are in the leader's memory only, so a new leader first waits for new signs of life.
 
     Threads: any thread may call `hear`, `member` and `members`; one at a time calls the rest. Each
     call changes or copies a dictionary in one step, and no dictionary is replaced.
@@ -30,7 +30,7 @@ class ClaimsHeard:
         self._claims.setdefault(group, {})[number] = self._steady_s()
 
     def free(self, group: str, number: int, delay_s: float) -> None:
-        """Record that a claim has no holder, and may be handed out after a delay."""
+        """Record that a claim has no holder, and may be handed out after `delay_s` seconds."""
         free_s = -math.inf if not delay_s else self._steady_s() + delay_s
         self._claims.setdefault(group, {})[number] = _Free(free_s)
 
@@ -43,7 +43,7 @@ class ClaimsHeard:
         return now_s - heard_s >= group.silence_s
 
     def keep(self, group: str, numbers: set[int]) -> None:
-        """Forget all claims but these."""
+        """Forget all claims of a group except those with these numbers."""
         known = self._claims.get(group, {})
         for each in known.keys() - numbers:
             known.pop(each, None)
@@ -62,7 +62,7 @@ class ClaimsHeard:
             members.pop(min(known, key=known.__getitem__), None)
 
     def members(self, group: str, silence_s: float) -> list[str]:
-        """Return the members that were heard lately."""
+        """Return the group's members heard within four times `silence_s`, by name."""
         now_s = self._steady_s()
         return sorted(
             each for each, heard_s in self._members.get(group, {}).copy().items()

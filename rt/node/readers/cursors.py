@@ -35,7 +35,8 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     alive, from signs of life since it became leader. That decides when a takeover is allowed; the
     compare-and-set decides which takeover succeeds.
 
-    Threads: any connection's thread may call it; each changes or copies `_heard` in one step.
+    Threads: any connection's thread may call any method; each changes or copies `_heard` in one
+        step.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
 
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Take a cursor for the reader that asks, from the start if it is new; return its state.
+        """Open a cursor for the reader that asks, at the log's start if new; return its state.
 
         `Refused` (`held`) if another reader that is alive has the cursor, unless the request has
         `takeover` `fence`.
@@ -115,7 +116,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return _facts(cursor)
 
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Move a cursor to any place of the stream; its holder, if any, is fenced."""
+        """Move a cursor to any place of the stream; its holder, if any, is refused from now on."""
         name = str(request.get("name"))
         position = yield from self.resolved(request)
 
@@ -138,7 +139,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return {"cursors": rows, "end": str(view.end)}
 
     def _reached(self, position: Position) -> Steps[Position]:
-        """Wait until this node has merged up to `position`, as another may have; return `position`.
+        """Wait until this node has merged up to `position`, as another node may have; return it.
 
         Raises:
             Refused: nothing is merged up to that position.
@@ -153,7 +154,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return position
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:
-        """Whether the holder is alive; an unheard holder gets its `silence_s` first."""
+        """Whether the cursor's holder counts as alive; one not heard yet does for `silence_s`."""
         if not cursor.holder:
             return False
         now_s = self._steady_s()

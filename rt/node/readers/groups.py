@@ -53,7 +53,7 @@ class Worked(NamedTuple):
     Attributes:
         group: the group afterwards.
         handed_out: numbers of the claims that the member received.
-        lost: numbers in the request that are no longer claims.
+        lost: numbers in the request that are no longer numbers of claims.
         is_agreed: whether a compare-and-set has proved that this node knew the group's current
             state.
     """
@@ -241,7 +241,8 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
 
         Adds to `freed` the claims without a holder, each with its delay. The caller uses them only
         once the change is made, since another change may come first and use the same number. Adds
-        to `lost` the claims that a full group takes whole because of a rejection.
+        to `lost` the claims that are taken from the member as a whole, since a full group cannot
+        split off a rejected message.
         """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
@@ -260,10 +261,10 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return group
 
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
-        """Return the group with one more range handed out, as its last claim; None if no range is.
+        """Return the group with one more range handed out, as its last claim; None if none can be.
 
-        A member gets a suspect range only when it holds nothing else, and then nothing besides it:
-        if it dies, only this range can be the cause.
+        A suspect range, which was handed out often, goes only to a member that holds nothing else,
+        and that member gets nothing besides: if it dies, only this range can be the cause.
         """
         held = [each for each in group.claims if each.number in said.held]
         if not said.is_idle and any(group.is_suspect(each) for each in held):
@@ -282,8 +283,8 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
         """Return the end of a range: at most `said.messages`, or one share (1/`parts`) of the rest.
 
-        A share is no smaller than what a member handles during one request, so that it need not
-        wait.
+        A share is at least `said.at_least`, what the member handles while a request takes, so that
+        the member need not wait.
         """
         view, end, size = self._view(), begin, 0
         with closing(self._log()) as log, closing(Reader(log, begin)) as reader:

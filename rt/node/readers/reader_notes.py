@@ -122,7 +122,7 @@ class ReaderNotes(Generic[Record]):
         return {"forgotten": name}
 
     def demand_room(self, identity: PeerIdentity) -> None:
-        """Refuse a new cursor or group if the stream, or its owner, has reached the limit."""
+        """Refuse a new cursor or group if the stream, or the asking peer, has the most allowed."""
         notes: Mapping[str, str] = self._view().notes
         every: list[RegisteredCursor | ReadingGroup] = [
             *cursors_of_notes(notes), *groups_of_notes(notes)
@@ -147,7 +147,7 @@ class ReaderNotes(Generic[Record]):
 def demand_owner(
     record: RegisteredCursor | ReadingGroup, identity: PeerIdentity, *, or_operator: bool = False
 ) -> None:
-    """Raise `Refused` unless a peer owns a record, or `or_operator` and it is an operator."""
+    """Raise `Refused` unless a peer owns a record, or, with `or_operator`, is an operator."""
     if not record.belongs_to(identity) and not (or_operator and identity.may_operate):
         kind = "cursor" if isinstance(record, RegisteredCursor) else "group"
         owner = f"{record.role} {record.owner}".strip()

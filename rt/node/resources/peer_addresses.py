@@ -12,10 +12,11 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class PeerAddresses:
-    """PeerAddresses: the other nodes' addresses in the log, then those in the configuration file.
+    """PeerAddresses: where to dial the other nodes, by the log and by the configuration file.
 
-    An address is a hint: the node that answers must prove its name by a certificate. So the file's
-    address is tried as well, which helps when all nodes of a cluster have moved at once.
+    The log's address of a node is tried first. An address is a hint: the node that answers must
+    prove its name by a certificate. So the file's address is tried as well, which helps when all
+    nodes of a cluster have moved at once.
 
     Threads: now: replaced whole by the thread that calls `follow`, and never changed; any thread
         may read it. listener: set once, before any thread starts.

@@ -19,7 +19,7 @@ STREAMS_MAX: Final = 256  # per process; each takes some seven threads
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """A node's settings; each field, also of the parts, is a key, variable and option."""
+    """A node's settings; each field, including the parts' fields, is a key, variable and option."""
 
     root: str = field(default="rt-node", metadata={"help": "Directory that holds the stream."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
@@ -140,7 +140,7 @@ class NodeSettings:
     def merges_own_copies(self) -> bool:
         """Whether everything in the merged log was merged from this node's own copies.
 
-        So it is if the node is the only one of its cluster, unless the cluster was founded from a
-        log: the messages of that log were merged from another cluster's copies.
+        That holds for the only node of a cluster, unless the cluster was founded from a log: the
+        messages of that log were merged from another cluster's copies.
         """
         return self.is_alone and not self.storage.founded_from
