@@ -1,4 +1,4 @@
-"""Checks which stream, and which log of it, a request names: a node serves only its own."""
+"""Checks the stream and the log that a request names: a node serves one stream and one log."""
 
 import json
 

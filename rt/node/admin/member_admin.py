@@ -53,7 +53,7 @@ class MemberAdmin:
         }
 
     def _members(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return the members, from which clients find all nodes, and new nodes are configured.
+        """Return the members, so that clients find all nodes and new ones can be configured.
 
         Any node returns the members at the end of its log, which may be outdated or undecided. With
         `{"decided": true}` only the leader answers, with the decided members.
@@ -179,9 +179,9 @@ class MemberAdmin:
 
 
 def _hand_over(engine: Raft, name: str) -> None:
-    """Hand leadership to the most advanced other member, and raise `Refused`: ask again.
+    """Hand leadership to the most advanced other member, then raise `Refused`.
 
-    Only then can this node be removed.
+    A leader cannot be removed; the refusal asks the client to try again.
     """
     status = engine.status()
     able = [p for p in status.peers if p.counts]

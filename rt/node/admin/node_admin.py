@@ -473,8 +473,8 @@ class NodeAdmin:
     def _moved(self, request: Fields) -> Refused | None:
         """Return the refusal to send to peers if another cluster continues the log; else None.
 
-        A statement that only this node has received suffices. A request that brings a statement is
-        not refused because of one.
+        A statement that only this node has received suffices, except against a request that itself
+        brings a statement.
         """
         if (moved := moved_away(self._sequencer.view.notes)) is not None:
             return moved

@@ -51,9 +51,9 @@ class NodeSuccessions:
     its cluster to seal it, as `rt standby fence` does, until a majority has agreed and each node
     has received the statement.
 
-    Threads: any thread may call any method. The work that the timer puts aside is done by one
-    thread at a time, which uses `_told`, `_why` and `_asking`, and sets `_due_s`; before that work,
-    the loop sets `_due_s`.
+    Threads: any thread may call any method. One thread at a time does the work that the timer puts
+        aside; it uses `_told`, `_why` and `_asking`. The loop sets `_due_s` before that work, the
+        thread after it.
     """
 
     def __init__(

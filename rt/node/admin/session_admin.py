@@ -203,9 +203,10 @@ class SessionAdmin:
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
-        """Return the change to order, the session's last change, and the last instruction.
+        """Return the change to order, and the indexes of two instructions.
 
-        Both last ones are indexes in the log.
+        The first index is that of the session's last change, the second that of the last
+        instruction executed.
         """
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
@@ -233,7 +234,9 @@ class SessionAdmin:
             self._wait(Until(lambda: self._sequencer.ask(is_free), _REPORTED_S))
 
     def _await_merged(self, session: str, since: int) -> None:
-        """Wait until all that a majority may hold, and may have acknowledged, is merged.
+        """Wait until everything that a majority may hold of a session is merged.
+
+        The majority may have acknowledged it. Only reports after the round `since` count.
 
         Raises:
             Refused: that takes longer than 3 s.
@@ -266,9 +269,10 @@ class SessionAdmin:
             )
 
     def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse if this node lacks part of a session's log that another node has.
+        """Refuse to end a session of which another node holds more than this node.
 
-        The log's id would be unknown, so the log could be pushed again and merged twice.
+        Without the log's id, which only a copy has, the log could not be retired: it could be
+        pushed again and merged twice.
         """
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others

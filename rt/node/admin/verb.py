@@ -22,8 +22,8 @@ class Verb:
         for_all: whether every admitted peer may ask, including publishers.
         shared: the request fields that the answer depends on, if peers may share an answer;
             otherwise None.
-        refuses_latest: whether a refused request is tried again on the latest state, because it
-            depends on the ledger, and changes the ledger only by compare-and-set.
+        refuses_latest: whether a request that would be refused is first tried again on the latest
+            state; for requests that depend on the ledger, and change it only by compare-and-set.
         is_latest: whether it is carried out on the latest state from the start.
         may_follow: whether a follower may answer from the latest state.
     """

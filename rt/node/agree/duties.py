@@ -94,7 +94,7 @@ class Mail:
         damaged: damage that connections found.
         orders: instructions to propose, each with the term in which it was ordered.
         gone: members whose processes have ended.
-        verdicts: whether each dialled member refuses this node as removed.
+        verdicts: by dialled member, whether it refuses this node because this node was removed.
         is_stirred: whether a publisher came or went, or a question was asked, so that other nodes'
             reports may be needed.
     """

@@ -54,8 +54,8 @@ class StreamHeartbeat:
         wake: called by the loop when another member may no longer be idle.
         fail: called by the loop with the error when heartbeats have stopped.
         members: the addresses of the cluster's other members.
-        rests: when this node last said that it is idle, by the clock of `process`, and at which
-            position; None while it is not idle.
+        rests: when this node last said that it is idle, in seconds of a monotonic clock, and at
+            which position; None while it is not idle.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class ProcessHeartbeat:
     While nothing rests, nothing is sent. A stream here is woken when another process is silent for
     `lost_s`, disconnects, or no longer lists the stream.
 
-    Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; all else, and all
-        fields but these, belong to the loop.
+    Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; the loop alone calls
+        the other methods, and uses all fields but these.
         _heard: replaced whole; any thread may read it.
         loop, clock, _context, _timing, _about: set once.
     """

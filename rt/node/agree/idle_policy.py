@@ -53,8 +53,8 @@ class IdlePolicy:
             member: this node's member.
             pulse: the stream's idle heartbeat.
             watch: opens and closes sessions.
-            calm_s: how long, in seconds, a leader must be calm before it announces it; a follower,
-                half as long.
+            calm_s: seconds of calm after which a leader announces its calm; a follower does so
+                after half of them.
             easy_ticks: how many ticks one step may advance while nothing happens: at most a
                 heartbeat interval.
         """

@@ -17,7 +17,7 @@ class Waiting:
     """Waiting: what keeps a node from merging, as of the last tick.
 
     Attributes:
-        missing: the session that the next instruction lacks, and the position up to which.
+        missing: the session of which the next instruction lacks bytes, and the end of these bytes.
         copy: the running copy of the merged log.
         confirmations: how many more nodes must confirm that this node's state is not an older copy
             before it takes part in the consensus.
@@ -93,7 +93,7 @@ class NodeView(NamedTuple):
 
     @property
     def refusal(self) -> Refused | None:
-        """The refusal for new pullers while another node will serve them sooner; None if none."""
+        """The refusal for new pullers if another node will serve them sooner; otherwise None."""
         if not self._is_learning:
             return None
         return Refused("learning", "this node does not have all that was merged yet; ask another")

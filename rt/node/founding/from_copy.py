@@ -122,7 +122,7 @@ def read_founding(
 def _name_groups(
     ledger: Ledger, carried: CarriedState, merged: set[str], named: dict[str, frozenset[str]]
 ) -> None:
-    """Assign the sequence numbers that the log records by session to the sessions' groups.
+    """Turn the sequence numbers of sessions, which the log records, into those of their groups.
 
     A session that began after the carried state may belong to a group, and the log does not say to
     which. Then groups whose numbers it may have advanced must not continue.
@@ -238,7 +238,7 @@ class _Reading:
                 raise CorruptLog(self._log.file_path(start), walk.position, str(error)) from None
 
     def _take(self, done: Range, headers: list[Header], end: Position, file: File) -> None:
-        """Apply a complete range."""
+        """Update the ledger by a complete range, which ends at `end`."""
         ledger = self.ledger
         if is_event(done):
             self._change(done, headers[-1], end, file)

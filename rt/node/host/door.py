@@ -131,7 +131,7 @@ def own_identity(settings: NodeSettings) -> PeerIdentity:
 
 
 def demand_own(settings: NodeSettings) -> None:
-    """Raise `Misuse` if this node's certificate names only other clusters: none would admit it."""
+    """Raise `Misuse` if this node's certificate names only other clusters, so no node admits it."""
     named = own_identity(settings).clusters
     wanted = settings.cluster_id.removesuffix(f"/{settings.stream}")
     if wanted and named and not {wanted, settings.cluster_id} & {*named}:

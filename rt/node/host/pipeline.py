@@ -62,8 +62,8 @@ class Links:
 class NodePipeline:
     """NodePipeline: brings messages from copies of sessions into the merged log, and archives it.
 
-    What a connection has received in small batches is synced and sequenced in the turn that
-    received it (`settle`). The event loop has the rest done, by a thread if it waits for a disk.
+    Small batches are synced and sequenced in the turn of the event loop that received them
+    (`settle`). The rest is done later, by a thread if it waits for a disk.
 
     Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper.
     While the node runs, only the thread that runs the duties may use member, retention, watch and

@@ -144,7 +144,7 @@ class NodeInbox:
             self.appender.recent.release(end)
 
     def sync(self) -> Durable | None:
-        """Sync the copy, and check that the file has the bytes that were taken from memory.
+        """Sync the copy, and check that its files have the bytes that merging took from memory.
 
         Synced frames leave memory, so later reads use the file. Damage is reported, and damaged
         bytes never count as durable.
@@ -163,7 +163,7 @@ class NodeInbox:
         return end if not recent.used or self._is_as_used(recent) else None
 
     def _is_as_used(self, recent: RecentFrames) -> bool:
-        """Whether the files have the bytes that were taken from memory; report damage."""
+        """Whether the copy's files have the bytes that merging took from memory; report damage."""
         spans = recent.take_used()
         try:
             self.appender.compare(spans)

@@ -92,11 +92,10 @@ class InboxSyncer:
     Threads:
         `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`,
         and is not held during a sync or while `_synced` is called; `_changed` notifies of the end
-        of a sync. Connections, in the
-        loop or in its pool, call `mark`, `settle` and `put_off`; any thread may call `forget` and
-        `stop`; the owner calls `start`, `finish` and `close`. The loop calls `ready`, which has a
-        thread of `pool` sync a batch. Whichever thread sets `_syncing` syncs the batch. After a
-        failure `_syncing` remains set, so that nothing else is synced.
+        of a sync. Connections, in the loop or in its pool, call `mark`, `settle` and `put_off`; any
+        thread may call `forget` and `stop`; the owner calls `start`, `finish` and `close`. The loop
+        calls `ready`, which has a thread of `pool` sync a batch. Whichever thread sets `_syncing`
+        syncs the batch. After a failure `_syncing` remains set, so that nothing else is synced.
     """
 
     is_urgent = False

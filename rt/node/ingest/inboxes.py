@@ -69,8 +69,8 @@ class Inboxes:
             guard: guard of the disk.
             alone: returns whether no other node could replace a damaged copy now; called by any
                 thread.
-            damaged: called by the connection that fills a copy when it finds damage, unless no
-                other node could replace the copy.
+            damaged: called by the connection that fills a copy when it finds damage, if another
+                node could replace the copy.
             left: called when a connection that filled a copy has gone.
             memory: keeps received frames until they are merged; None to read them from files.
         """
@@ -183,7 +183,7 @@ class Inboxes:
             self._remove_dropped(is_needed)
 
     def _remove_dropped(self, is_needed: Callable[[str, SessionEpoch], bool]) -> None:
-        """Remove the copies, and record that durably in one small file for all sessions."""
+        """Remove the dropped copies, and record that durably in one small file for all sessions."""
         with self._lock:
             states = list(self._sessions.values())
         known = {

@@ -35,8 +35,8 @@ class MissingSessions:
         """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
-            missing: the session that the next instruction lacks, and the position up to which; None
-                if nothing is missing (`Execution.missing`).
+            missing: the session of which the next instruction lacks bytes, and the end of these
+                bytes; None if it lacks none (`Execution.missing`).
         """
         member = self._member
         if not member.holdings.others:

@@ -36,7 +36,7 @@ class NodeRelay:
         self._is_stopped = False
 
     def pass_on(self, node: str, session: str) -> None:
-        """Push a session to a node for a while; the node asks again while it lacks more."""
+        """Push a session to a node for a while; the node asks again as long as it needs more."""
         places = self._places.now.get(node)
         if places and not self._is_stopped:
             self._relay(node, places[0]).want(session)

@@ -1,4 +1,4 @@
-"""Restores the bytes that copies of sessions have lost in a power cut, from the journal.
+"""Restores, from the journal, bytes that copies of sessions have lost in a power cut.
 
 The journal carries small updates, and their copies are synced later. If a node is alone, no other
 node has these bytes, and the publisher may have deleted them. After the restore, such a node's

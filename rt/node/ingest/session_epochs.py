@@ -1,8 +1,8 @@
 """Session epochs: a file that records after which instruction each copy was begun.
 
-After a crash, an instruction that dropped a copy may be executed again, when a new copy has
-replaced the dropped one. The file shows that the new copy was begun after the instruction, so it is
-kept.
+After a crash, an instruction that dropped a copy may be executed again, although a new copy has
+replaced the dropped one. The file shows that the new copy was begun after the instruction, so the
+new copy is kept.
 """
 
 import json

@@ -101,7 +101,7 @@ class SessionState:
             self.damaged_at = None
 
     def drop(self, begun: SessionEpoch) -> NodeInbox | None:
-        """Give up the session's copy because of an instruction; return it, None if none."""
+        """Give up the session's copy because an instruction ended the session; return the copy."""
         self.begun, self.is_removing = begun, True
         self._strikes, self.damaged_at = 0, None
         self._revoke()

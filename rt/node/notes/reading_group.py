@@ -147,7 +147,7 @@ class ReadingGroup:
         return replace(self, number=number, claims=(*self._without(claim), again))
 
     def done(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
-        """Return the group with the messages of a claim before a position done.
+        """Return the group with a claim's messages before a position marked as done.
 
         Raises:
             Misuse: the position is not in the claim.
@@ -175,7 +175,10 @@ class ReadingGroup:
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
-        """Return the group with a delivery of a claim not counted: no handler received the rest."""
+        """Return the group with a claim given back by its holder; this delivery does not count.
+
+        No handler has received the rest of the claim.
+        """
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
     def moved_to(self, position: Position) -> "ReadingGroup":

@@ -164,7 +164,7 @@ def _damaged_files(answer: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _stops(answer: dict[str, Any]) -> Iterator[Problem]:
-    """Yield problems with work that waits, as for a full disk or a copy of the merged log."""
+    """Yield problems with work that waits for room, for a copy of the log, or for a session."""
     if place := get(answer, "copying_to", str):
         reason = get(answer, "copying_waits_for", str)
         waits = f", and waits for {reason}" if reason else ""

@@ -99,7 +99,7 @@ class ChangesView:
 
 @dataclass(frozen=True, slots=True)
 class PoisonView:
-    """PoisonView: sessions with undecodable frames, and copies not checked for them.
+    """PoisonView: sessions with undecodable frames, and copies not yet checked for such frames.
 
     Attributes:
         poisoned: sessions refused because an accepted frame proved undecodable.

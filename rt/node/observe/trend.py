@@ -10,7 +10,7 @@ _SLACK_S: Final = 0.5  # samples come a little early or late
 
 
 class Step(NamedTuple):
-    """Averages over one step; `waiting_s`: how long the oldest message has waited at its end."""
+    """Averages over one step; `waiting_s` is the wait of the oldest message as the step ended."""
 
     received: int  # bytes per second; so are merged and sent
     merged: int

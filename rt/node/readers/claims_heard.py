@@ -16,8 +16,9 @@ class ClaimsHeard:
 
     The times are in the leader's memory only, so a new leader first waits for new signs of life.
 
-    Threads: any thread may call `hear`, `member` and `members`; one at a time calls the rest. Each
-    call changes or copies a dictionary in one step, and no dictionary is replaced.
+    Threads: any thread may call `hear`, `member` and `members`; one thread at a time calls the
+    other methods. Each call changes or copies a dictionary in one step, and no dictionary is
+    replaced.
     """
 
     def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:

@@ -25,10 +25,10 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
         view: the node's view, with the end of the log and its number of messages.
 
     Returns:
-        `next`, the position of the first unacknowledged message, or the end of the log; if messages
-        after `position` were archived unacknowledged, `position` itself; `messages`; `bytes`; and
-        `seconds` between the merging of that message and of the last one. Archived messages are not
-        counted. Empty if the log is damaged there.
+        `next`, the position of the first unacknowledged message, or the end of the log if there is
+        none, or `position` if messages after it were archived unacknowledged; `messages` and
+        `bytes`, how many follow, without archived ones; and `seconds`, from the merging of the
+        first message that follows to that of the last. Empty if the log is damaged there.
     """
     try:
         gap, first = _first_after(log, position)

@@ -154,7 +154,10 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return position
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:
-        """Whether the cursor's holder counts as alive; one not heard yet does for `silence_s`."""
+        """Whether the cursor's holder counts as alive: it was heard within `silence_s`.
+
+        A holder of whom this node does not know counts as heard now.
+        """
         if not cursor.holder:
             return False
         now_s = self._steady_s()

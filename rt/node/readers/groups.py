@@ -281,10 +281,10 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return group.handed_out(end) if end > group.next else None
 
     def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
-        """Return the end of a range: at most `said.messages`, or one share (1/`parts`) of the rest.
+        """Return the end of a range of `said.messages` messages, or of one share if that is less.
 
-        A share is at least `said.at_least`, what the member handles while a request takes, so that
-        the member need not wait.
+        A share is 1/`parts` of the messages left, but at least `said.at_least`, which keep the
+        member busy during a request.
         """
         view, end, size = self._view(), begin, 0
         with closing(self._log()) as log, closing(Reader(log, begin)) as reader:

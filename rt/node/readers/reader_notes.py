@@ -122,7 +122,7 @@ class ReaderNotes(Generic[Record]):
         return {"forgotten": name}
 
     def demand_room(self, identity: PeerIdentity) -> None:
-        """Refuse a new cursor or group if the stream, or the asking peer, has the most allowed."""
+        """Refuse a new cursor or group if the stream or the asking peer has as many as allowed."""
         notes: Mapping[str, str] = self._view().notes
         every: list[RegisteredCursor | ReadingGroup] = [
             *cursors_of_notes(notes), *groups_of_notes(notes)

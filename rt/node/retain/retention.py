@@ -119,7 +119,7 @@ class Retention:
         Args:
             settings: the node's settings.
             member: this node's member, which proposes the decisions.
-            sweeper: empties files and archives inputs in its own time.
+            sweeper: frees the space of archived files, in another thread.
             machine: the node's clocks and disk.
             may_lease: returns whether a peer may hold files of the stream now.
         """
@@ -239,7 +239,7 @@ class Retention:
 
     @property
     def _durable_index(self) -> int:
-        """The instruction up to which the merged log is durable here, and no part of it missing."""
+        """The instruction up to which the merged log is durable and complete here."""
         executor, index = self._member.executor, self._reports.durable_index
         if not executor.lacks_log:
             return index

@@ -65,8 +65,8 @@ class NodeSweeper:
     def settled_end(self, settled_index: int) -> Position:
         """Return the end up to which a majority has both merged log and state durably.
 
-        Only files before it may be archived. With fewer copies, a lost disk could take the only
-        state, and the other nodes could neither rebuild nor copy what led to it.
+        Only files before it may be archived. Otherwise the loss of one disk could destroy the only
+        state, which the other nodes could not rebuild without the archived files.
         """
         ends = [saved.end for saved in self._saved if saved.instruction <= settled_index]
         return max(ends, default=START)

@@ -38,7 +38,7 @@ class Takeover(NamedTuple):
             now_ns: the time agreed between the nodes.
 
         Raises:
-            Misuse: no publisher has opened it.
+            Misuse: no publisher has opened the session.
             Refused: its owner is connected, or may come back.
         """
         if known is None:

@@ -161,7 +161,7 @@ class SessionWatch:
                 return  # another node leads now
 
     def _openings(self) -> list[Life]:
-        """Return the changes that open the sessions pushed or held but not open yet.
+        """Return changes that open each session that is pushed or held but is not open yet.
 
         A session that was open before, and was reset, is resumed instead.
         """

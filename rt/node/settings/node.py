@@ -19,7 +19,7 @@ STREAMS_MAX: Final = 256  # per process; each takes some seven threads
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """A node's settings; each field, including the parts' fields, is a key, variable and option."""
+    """A node's settings; each field is a key of its file, an environment variable and an option."""
 
     root: str = field(default="rt-node", metadata={"help": "Directory that holds the stream."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})

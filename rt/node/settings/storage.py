@@ -14,7 +14,7 @@ from rt.position import FILE_BYTES_MAX
 class StorageSettings:
     """StorageSettings: when a node rolls, removes or scrubs files, saves snapshots, refuses data.
 
-    Also the log that the cluster was founded from, if any.
+    It also names the log that the cluster was founded from, if any.
     """
 
     file_bytes: Bytes = field(
