@@ -45,8 +45,8 @@ class AgreementSettings:
     heartbeat_s: Seconds = field(
         default=0.1,
         metadata={
-            "help": "Time between a leader's heartbeats. A node alone sends none, and acts as with "
-            "at most 100ms."
+            "help": "Time between a leader's heartbeats. A node alone sends none, but its timers "
+            "run as with at most 100ms."
         },
     )
     election_s: Seconds = field(
@@ -58,12 +58,12 @@ class AgreementSettings:
     missing_s: Seconds = field(
         default=2.0,
         metadata={
-            "help": "Wait this long for a publisher's bytes; after half of it, ask a node for them."
+            "help": "Wait this long for a publisher's bytes; ask another node after half the time."
         },
     )
     carry: bool = field(
         default=True,
-        metadata={"help": "Agree on small updates before they are synced, by sending them along."},
+        metadata={"help": "Send small updates along with the decision to merge, unsynced."},
     )
     standby: tuple[str, ...] = field(
         default=(),
@@ -76,8 +76,8 @@ class AgreementSettings:
     on_role: str = field(
         default="",
         metadata={
-            "help": "Command to run when this node becomes leader or follower; it finds how in "
-            "RT_ROLE, RT_TERM, RT_LEADER, RT_NODE and RT_STREAM."
+            "help": "Command to run when this node becomes leader or follower; RT_ROLE, RT_TERM, "
+            "RT_LEADER, RT_NODE and RT_STREAM describe the change."
         },
     )
 

@@ -34,8 +34,8 @@ class NodeSettings:
     members: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "The founding nodes as name=host:port, or for a node that is added all of "
-            "them; leave out for a single node. Later the nodes' log lists the members."
+            "help": "The founding nodes as name=host:port, or all nodes if this one is added to a "
+            "cluster; leave out for a single node. Later the nodes' log lists the members."
         },
     )
     cluster_id: str = field(

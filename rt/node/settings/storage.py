@@ -44,7 +44,7 @@ class StorageSettings:
     )
     scrub_every_s: Seconds = field(
         default=SCRUB_EVERY_S,
-        metadata={"help": "Begin to read them all again this long after the last time."},
+        metadata={"help": "Begin to read all rolled files again this long after the last time."},
     )
     reserve: Bytes = field(
         default=256 * MIB,
@@ -62,22 +62,22 @@ class StorageSettings:
         default="",
         metadata={
             "help": "The merged log that the cluster is founded from, for the first start; rt "
-            "cluster init --from writes this and the next two."
+            "cluster init --from writes this, founded_at and founded_groups."
         },
     )
     founded_at: str = field(
-        default="", metadata={"help": "Where that log ends, and its digest up to there."}
+        default="", metadata={"help": "Where the log of founded_from ends, and its digest."}
     )
     founded_groups: tuple[str, ...] = field(
-        default=(), metadata={"help": "Groups of that log, as GROUP=SESSION,SESSION."}
+        default=(), metadata={"help": "Groups of the log of founded_from: GROUP=SESSION,SESSION."}
     )
     founded_state: str = field(
         default="",
-        metadata={"help": "The state that a standby carried with that log; the same on each node."},
+        metadata={"help": "A standby's state for the log of founded_from; the same on each node."},
     )
     log_id: str = field(
         default="",
-        metadata={"help": "The id of the merged log, if it is another cluster's that ended here."},
+        metadata={"help": "The id of the merged log, if it continues another cluster's log."},
     )
 
     @property
