@@ -477,7 +477,7 @@ class Duties:
 
 
 def _undecided(status: Status, first_last: int) -> int:
-    """Return the Raft entry that must be decided before the merged log's end is known; 0 if it is.
+    """Return the Raft entry that must be decided before the merged log's end is known, or 0.
 
     A restarted node may have lost entries, and receives them again one by one. Until it has all
     that a leader calls committed, it does not know where the merged log ends.

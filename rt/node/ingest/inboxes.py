@@ -96,8 +96,8 @@ class Inboxes:
         Args:
             merged_to: returns a session's merged end if the copy must be durable up to there, as on
                 a node alone; otherwise `START`. Called by several threads at once.
-            index: the last instruction that `merged_to` includes. Nothing is merged yet of a copy
-                that was begun after a later instruction, which will be executed again.
+            index: the last instruction that `merged_to` includes. A copy begun after a later
+                instruction, which will be executed again, has no merged messages yet.
         """
 
         def open_one(name: str) -> str:

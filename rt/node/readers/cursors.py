@@ -156,7 +156,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     def _is_held(self, cursor: RegisteredCursor) -> bool:
         """Whether the cursor's holder counts as alive: it was heard within `silence_s`.
 
-        A holder of whom this node does not know counts as heard now.
+        If this node has not heard from the holder yet, the time counts from now.
         """
         if not cursor.holder:
             return False

@@ -47,7 +47,10 @@ class DiskGuard:
         self._lock = threading.Lock()
 
     def demand_room(self) -> None:
-        """Raise `Refused` while there is no room; measures every 50 ms, or always if short."""
+        """Raise `Refused` while there is no room.
+
+        The disk is measured at most every 50 ms, but at every call while room is short.
+        """
         is_near = self.available < self.reserve + _COMING
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()

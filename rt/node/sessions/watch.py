@@ -38,7 +38,7 @@ class Due(NamedTuple):
 class SessionWatch:
     """SessionWatch: reports which sessions are pushed here; a leader opens and ends sessions.
 
-    The leader measures silence with its monotonic clock, from when a majority has reported to it.
+    The leader measures silence with its monotonic clock, beginning once a majority has reported.
     How long a session has been closed is measured by the agreed time of the instruction that closed
     it. Executing an instruction reads no clock. Only the thread that steps the duties calls it.
 
