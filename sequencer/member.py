@@ -121,7 +121,7 @@ class Member:
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
-        """Record that this node's copy of `session` was set aside, as damaged or different."""
+        """Record that this node's copy of `session` was set aside: it was damaged or wrong."""
         self.executor.lose(session)
         self.proposals.forget(session)
         self.execution.copies.lose(session)
@@ -258,9 +258,10 @@ class Member:
             self.executor.alone = self.is_alone
 
     def _take_ready(self, ready: Ready) -> None:
-        """Send early messages, persist, send the rest; first execute what readers here wait for.
+        """Perform a node's duties: send the early messages, persist, then send the rest.
 
-        That delays this node's reply, but the leader can use another member's reply meanwhile.
+        With readers connected here, committed entries that need no sync are executed before it.
+        That delays this node's reply, but the leader can commit with another member's reply.
         """
         if self.engine.members is not self.membership.followed:
             self._follow()  # before anything is sent to a member that is new
@@ -313,7 +314,10 @@ class Member:
     # Messages between nodes
 
     def _greet(self) -> None:
-        """Send how far this node's disk has come; all that the engine holds is durable now."""
+        """Greet all members, and tell them how far this node's disk has come.
+
+        Call it when all that the engine holds is durable, since its term counts as durable here.
+        """
         status = self.engine.status()
         self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
         for member in self.holdings.others:
@@ -326,10 +330,10 @@ class Member:
             self._journal.disown(self.greeting.finding)
 
     def _took_part(self) -> bool:
-        """Whether this node has taken part in the consensus since it started.
+        """Whether this node may have voted or followed a leader since it started.
 
-        If a node that runs on an older copy of its state has taken part, a leader may have been
-        elected with its vote, so it belongs to the majority that moved on. What the older copy
+        Such a node is not stopped for running on an older copy of its state. A leader may have been
+        elected with its vote, so it belongs to the majority that moved on: what the older copy
         undid is already lost, and stopping the node could leave no majority.
         """
         status = self.engine.status()
@@ -351,7 +355,10 @@ class Member:
             self._send_all(self._holdings(report))
 
     def _holdings(self, report: bytes) -> bytes:
-        """Return a report that begins with the last instruction executed; see `_take_holdings`."""
+        """Return the message with a report of holdings, after the last instruction executed here.
+
+        The receiver ignores the sessions whose copies a later instruction dropped.
+        """
         return _HOLDINGS + _INDEX.pack(self.executor.done_index) + report
 
     def _take_holdings(self, sender: str, body: bytes) -> None:

@@ -47,11 +47,12 @@ class Doors(NamedTuple):
     """Doors: which nodes a node admits, by the name in their certificates. Any thread may read it.
 
     Attributes:
-        members: the members by the log, also those before its last change while that is undecided.
+        members: the members by this node's log; while its last change is undecided, also those
+            before.
         voters: the members that vote.
         peers: nodes that may speak the protocol between nodes: members and announced ones.
         departed: removed nodes.
-        leaving: removed nodes that are still sent news, over connections they already had.
+        leaving: removed nodes to which this node still sends news, over the connections they had.
         is_open: whether any other node may speak that protocol in order to announce its
             configuration, because there is no leader and too few known voters are heard from.
     """
@@ -139,9 +140,10 @@ class Membership:
 
     @property
     def _is_open(self) -> bool:
-        """Whether fewer known voters are heard from than could elect a leader.
+        """Whether this node knows no leader, and too few known voters are heard from to elect one.
 
-        Several nodes that were away while the others were replaced hear only from each other.
+        This is so for nodes that were away while all others were replaced: they hear only each
+        other.
         """
         since = self.greeting.ticks - CUT_OFF_TICKS
         if since < 0 or self._engine.leader:
@@ -150,10 +152,10 @@ class Membership:
         return heard + 1 < len(self.doors.voters) // 2 + 1 or not heard
 
     def announcement(self) -> bytes:
-        """Return the configuration to announce to other nodes.
+        """Return the configuration to announce to other nodes; call it once for each announcement.
 
-        A configuration that comes only from this node's file was never decided and is not
-        announced: a joining node's file lists one member too many.
+        It lists only this node while the log has no configuration. The one in the node's file was
+        never decided, and a joining node's file lists a member too many: the node itself.
         """
         self._leaving = {name: left - 1 for name, left in self._leaving.items()}
         for name in [name for name, left in self._leaving.items() if not left]:
@@ -168,7 +170,7 @@ class Membership:
         """Handle another node's announcement.
 
         Raises:
-            UnheardError: the sender is not a member, and this node has a better source.
+            UnheardError: the sender is not a known voter, and its announcement is not needed.
             PeerError: the announcement is malformed.
         """
         try:
@@ -198,12 +200,11 @@ class Membership:
         return any(seats[name].votes for seats in lists if name in seats)
 
     def _believes(self, announced: Announced) -> bool:
-        """Whether to act on an announcement.
+        """Whether to act on an announcement: yes if its sender was a known voter when it came.
 
-        An announcement from an unknown voter is needed only while no known voter can announce one,
-        because all were replaced or are down. A removed node is never believed. The sender that was
-        believed last, which may itself have been replaced, stays believed until a known voter
-        leads.
+        An unknown sender is believed only if it lists itself and this node, was never removed, and
+        no known voter could tell: no leader is known, and too few known voters are heard from to
+        elect one. The sender that was believed last stays believed until another known voter leads.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:

@@ -82,7 +82,7 @@ class Proposals:
         return bool(self.orders) or is_order
 
     def is_under_way(self, order: Instruction | None) -> bool:
-        """Whether this very order is not proposed or not executed here yet."""
+        """Whether this very object still waits to be proposed, or to be executed here."""
         proposed = None if self.undecided is None else self.undecided[1]
         return order is not None and any(each is order for each in (proposed, *self.orders))
 
@@ -90,7 +90,7 @@ class Proposals:
     def carries(self) -> bool:
         """Whether instructions carry small updates, which are then merged before they are synced.
 
-        On a follower: whether the last merge carried any.
+        A leader tells from what the cluster may use, a follower from the last merge.
         """
         return (
             self._planner.carrier.is_allowed()
@@ -192,10 +192,10 @@ class Proposals:
         return True
 
     def decode(self, entry: Entry) -> Committed:
-        """Return a committed entry with its instruction; this node's own proposal is not decoded.
+        """Return a committed entry with its instruction.
 
-        An unreadable entry is executed as a no-op and stops no node: all nodes decode alike, and a
-        leader proposes only what it can read.
+        The instruction that this node proposed itself is at hand, and is not decoded. An unreadable
+        entry is executed as a no-op, on all nodes alike; a leader proposes none.
         """
         if self.undecided is not None and self.undecided[0] is entry:
             return Committed(*self.undecided)

@@ -42,9 +42,10 @@ _ELECTION_SPREAD: Final = 2  # as `Settings` promises; raftos' own default is 3
 
 
 def _demand_audited() -> None:
-    """Refuse any other raftos before a line of it runs.
+    """Raise an error unless the audited raftos is installed, before any of its code runs.
 
-    This detects a wrong version, not an attack: anyone who can write here can change our own code.
+    This detects a wrong version, not an attack: an attacker who can write here can change rt
+    itself.
     """
     spec = find_spec("raftos")
     if spec is None or spec.origin is None or find_spec("msgpack") is None:
@@ -138,7 +139,7 @@ class RaftosRaft(Raft):
     # Called by the roles
 
     def time_out(self) -> None:
-        """The election timeout passed without a leader; a learner keeps waiting."""
+        """Campaign, because an election timeout has passed without a leader, unless it may not."""
         self.core.leader = ""
         if self.core.is_voter and self.may_campaign():
             self._campaign(pre_vote=True)
@@ -166,11 +167,11 @@ class RaftosRaft(Raft):
             self._leader.heartbeat()
 
     def interval(self, least: int, most: int) -> int:
-        """Draw a timeout."""
+        """Draw a timeout in ticks, at least `least` and less than `most`."""
         return least + self._chance.randrange(most - least)
 
     def is_majority(self, count: int) -> bool:
-        """Whether this many members are a quorum."""
+        """Whether `count` members are a quorum."""
         return count >= self.core.roster.majority
 
     @property

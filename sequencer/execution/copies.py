@@ -16,8 +16,9 @@ class Copies:
     """Copies: checks that the copies of sessions have the bytes that were merged.
 
     A publisher that lost its last bytes, or was restored from a backup, may fill a new copy with
-    bytes other than those merged. That copy must be neither planned from nor confirmed. So each
-    copy is checked when it is opened or begun again, and when a merge bypassed it.
+    bytes other than those merged. Such a copy must not be used to plan merges, nor be confirmed to
+    the publisher. So each copy is checked when it is opened or replaced, and after a merge that did
+    not read it.
     """
 
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
@@ -43,7 +44,9 @@ class Copies:
     def drop(self, session: str) -> None:
         """Record that an instruction dropped all nodes' copies of a session.
 
-        The node must find out whether its present copy was begun after that instruction.
+        What is known about the copy is forgotten. The node asks for the session with
+        `take_dropped`, and then finds out whether its present copy is an old one or was begun after
+        the instruction.
         """
         self.dropped[session] = None
         self._holdings.drop(session)
@@ -69,7 +72,7 @@ class Copies:
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:
-        """Record that these sessions were merged without the copies here, which may differ."""
+        """Have the copies of these sessions checked, because a merge did not read them."""
         for session in sessions:
             self.checked.discard(session)
             self._executor.forget(session)
@@ -77,7 +80,7 @@ class Copies:
             self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
-        """Recheck every copy: the ledger came from another node, not from the copies here."""
+        """Have every copy checked again, because the ledger now comes from another node."""
         self.checked.clear()
         for session in self._holdings.own:
             self._executor.forget(session)
@@ -98,7 +101,10 @@ class Copies:
                 self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether the copy may be of the session's merged log, rather than of its next log."""
+        """Whether a copy may belong to the log that the ledger expects of its session.
+
+        False if the copy's manifest names another log, such as the session's next one.
+        """
         known = self._executor.ledger.opened.get(session)
         if known is None or not known.log:
             return True
@@ -109,7 +115,7 @@ class Copies:
         return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
-        """Check one copy; return whether it could be read. If not, it must be checked again."""
+        """Check one copy; return False if it could not be read, and must be checked again later."""
         try:
             self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:

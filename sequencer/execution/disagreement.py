@@ -9,9 +9,10 @@ from rt.position import Position
 
 
 def disagreement(appender: Appender, position: Position, *, alone: bool) -> CorruptLog:
-    """Return the error for a range that was not agreed on: a fork if it is whole, else damage.
+    """Return the error for a range in the merged log that is not the one agreed on.
 
-    A node writes only agreed ranges, so a whole one that is not agreed on now was lost by a
+    It is a fork (`Diverged`) if the range is whole, and damage (`CorruptLog`) otherwise. A node
+    writes only ranges that were agreed on, so a whole range was agreed on once, and then lost by a
     majority.
 
     Args:

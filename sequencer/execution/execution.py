@@ -140,8 +140,8 @@ class Execution:
     def run(self) -> None:
         """Execute queued entries whose bytes are here, up to one step's share.
 
-        A step that executed everything at once, after a slow disk, would keep its thread from
-        answering for longer than an election takes.
+        If a step executed everything that waited behind a slow disk, its thread could not answer
+        the other nodes for longer than an election takes.
 
         Raises:
             OSError, CorruptLog: as `Executor.execute`.
@@ -259,7 +259,8 @@ class Execution:
     def _plan_adopted(self) -> SnapshotPlan | None:
         """Return a plan to save an adopted state while the merged log is still being copied.
 
-        None if no state was adopted, if it was saved already, or if it is not committed here yet.
+        None if no state was adopted, it was saved already, or its last entry is not committed here
+        yet.
         """
         ledger = self.executor.ledger
         is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
@@ -268,7 +269,7 @@ class Execution:
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
-        """Record that a planned snapshot was saved; without its log it will be planned again."""
+        """Record that a snapshot was saved; one saved before its log was here is planned again."""
         self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
@@ -311,9 +312,9 @@ class Execution:
     def _lacking(self, merge: Merge) -> Slice | None:
         """Return a slice of this merge whose bytes are not here, or None.
 
-        The slice found last is tried first: there may be 4,096 slices, and every message and sync
-        asks. A slice that is missing on its own is also missing inside its entry, where its output
-        would end further on.
+        A merge may have 4,096 slices, and this is asked after every message and sync. So the slice
+        found last is tried first, alone: if its bytes are missing then, they are also missing for
+        the whole merge, in which its output ends later.
         """
         known, executor = self._lacked, self.executor
         if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:

@@ -156,10 +156,10 @@ class Executor:
         self.logs.close()
 
     def lacking(self, merge: Merge) -> Slice | None:
-        """Return the first slice whose bytes are neither carried, in a copy here, nor merged.
+        """Return the first slice of a merge whose bytes this node lacks; None if there is none.
 
-        None if there is no such slice. Merged bytes may precede execution: they were left from
-        before a crash, or copied from another node.
+        The bytes may be in the instruction, in the copy of the session here, or already in the
+        merged log: left from before a crash, or copied from another node.
         """
         ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
         for each in merge.slices:
@@ -188,9 +188,10 @@ class Executor:
         )
 
     def copy_end(self, session: str) -> Position:
-        """Return the end to which a session's copy can be read; it need not be durable.
+        """Return the end, durable or not, to which a session's copy can be read.
 
-        A copy without any durable byte may belong to the session's next log, so it is not read.
+        `START` if no byte of the copy is durable, since it may then belong to the session's next
+        log.
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
@@ -246,9 +247,10 @@ class Executor:
 
     @property
     def lacks_lines(self) -> bool:
-        """Whether files were archived by instructions that this node skipped by adopting a state.
+        """Whether the merged log's manifest lacks lines of archived files.
 
-        Time and reason are in the other nodes' manifests, whose lines are copied with the log.
+        The node skipped the instructions that archived them, by adopting a state. The lines tell
+        when and why, and are copied from another node with the log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -258,8 +260,8 @@ class Executor:
     def is_stranded(self) -> bool:
         """Whether the other nodes have archived the next instruction's output.
 
-        Then both the bytes to merge and the merged bytes are gone, and only another node's state
-        helps.
+        If so, this node can get neither the bytes to merge nor the merged ones, and has to adopt
+        another node's state.
         """
         return self.ledger.end < self.emptied_end
 
@@ -269,12 +271,12 @@ class Executor:
         self.emptied_end = _end_of_emptied(self.appender)
 
     def rest(self) -> None:
-        """Drop the frames merged last from memory, as pullers that keep up have them."""
+        """Drop the frames merged last from memory, since pullers that keep up already have them."""
         if self.appender.recent is not None:
             self.appender.recent.clear()
 
     def forget(self, session: str) -> None:
-        """Close a session's copy, because it is doubted; from now on it is read from its file."""
+        """Close a session's copy that may be wrong, so that it is read from its files again."""
         self.proposed.pop(session, None)
         self.logs.forget(session)
 
@@ -284,7 +286,7 @@ class Executor:
         self.logs.lose(session)
 
     def begin_again(self, session: str) -> None:
-        """Close a session's copy, and forget its state, since the session's next log is another."""
+        """Close a session's copy and forget all about it, since another log will replace it."""
         self.proposed.pop(session, None)
         self.logs.drop(session)
 
@@ -343,7 +345,7 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
-        """Return the headers of a slice's frames, and its bytes unless they are to be read.
+        """Return the headers of a slice's frames, and its bytes; b"" if they are still to be read.
 
         Raises:
             SessionDiverged: this node's copy has other frames than the leader's.
@@ -386,11 +388,11 @@ class Executor:
         return merged, raw
 
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
-        """Compare this node's copy of a slice with the agreed headers.
+        """Compare the first frame of a slice in this node's copy with the agreed one.
 
-        The output came from another node, perhaps because this copy can never be completed. A copy
-        without durable bytes is skipped: it belongs to the session's next log, and this instruction
-        is a repeat.
+        The merged bytes came from another node, perhaps because this copy can never be completed.
+        Do nothing if the copy holds nothing of the slice durably: it may belong to the session's
+        next log, if this instruction is a repeat.
 
         Raises:
             SessionDiverged: the copy has other frames.
@@ -462,7 +464,8 @@ class Executor:
 def _end_of_emptied(appender: Appender) -> Position:
     """Return the end of the last archived file that is not complete here; `START` if there is none.
 
-    A power cut may bring back part of a file that a copy had emptied; that part is useless.
+    A file counts as complete if its last byte is here: of a file that a copy had emptied, a power
+    cut may bring back a part, which is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):

@@ -41,7 +41,7 @@ class LoneMessages:
         checked: Container[str],
         time_ns: int,
     ) -> Merge | None:
-        """Return an instruction that carries all received and unmerged bytes of a session.
+        """Return an instruction that carries all bytes of a session received and not yet merged.
 
         Args:
             session: the only session that may have something to merge.

@@ -14,7 +14,7 @@ _MAGIC: Final = b"rtb\x01"
 
 
 def encode_slot(ballot: Ballot, directory: int) -> bytes:
-    """The bytes of a slot."""
+    """Return the bytes of a slot that holds this ballot."""
     rest = struct.pack("<QQ", directory, ballot.term) + ballot.voted_for.encode()
     return _MAGIC + struct.pack("<I", crc32(rest)) + rest
 
@@ -64,7 +64,7 @@ class Ballots:
     __slots__ = ("_directory", "_slots")
 
     def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
-        """Replace both slots by new files, as bytes read from old ones may not be on disk."""
+        """Write the ballot to two new files; bytes read from the old ones may not be on disk."""
         self._directory = directory
         for name in SLOT_NAMES:
             write_whole(disk, path, name, [encode_slot(ballot, directory)])

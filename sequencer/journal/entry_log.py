@@ -70,9 +70,14 @@ class EntryLog:
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
         """Make the bytes that were read at the start count as durable.
 
-        Bytes that no mark proves durable may be in memory only: after a failed sync the kernel
-        marks pages clean, so the next sync succeeds without writing them. They are therefore
-        written again, to a new file.
+        Without a mark that proves it, they are written again, to a new file. After a failed sync
+        the kernel counts pages as clean that are only in memory, so another sync would not write
+        them.
+
+        Args:
+            is_proven: whether marks prove that all these bytes are durable.
+            base_index: the last entry before the log.
+            base_term: the term of that entry.
         """
         if is_proven:
             self._file.truncate(self.end)
@@ -81,7 +86,7 @@ class EntryLog:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries, durably unless syncs are late; they replace those of the same indexes."""
+        """Append entries, in place of any from the first index on; sync unless syncs are late."""
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
         if not self._is_late:

@@ -328,8 +328,8 @@ class Journal:
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.
 
-        After the first step, the old log does not contain the snapshot's last entry, so a start
-        ignores it; after the second it is gone.
+        A crash between the two steps leaves the new snapshot and the old log. The log does not
+        contain the snapshot's last entry, so the next start ignores it.
         """
         write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
         self._log.restart(snapshot.index, snapshot.term)

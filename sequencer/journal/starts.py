@@ -26,7 +26,7 @@ Memories = Mapping[str, Sequence[Memory]]  # by node, the oldest incarnation fir
 
 
 def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
-    """Record one more start durably; return the node's first claim.
+    """Record one more start durably; return the claim with which the node introduces itself.
 
     Args:
         disk: the disk.
@@ -73,15 +73,15 @@ def read_departed(disk: Disk, path: str) -> list[str]:
 
 
 def write_departed(disk: Disk, path: str, names: Iterable[str]) -> None:
-    """Store the names of removed nodes durably, at most the alphabetically last 800."""
+    """Store the names of removed nodes durably; of more than 800, the last 800."""
     _write(disk, path, DEPARTED_NAME, list(names)[-_DEPARTED_MAX:])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
-    """The starts so far, from the file with more of them.
+    """Return the starts recorded so far, from whichever of the two files has more.
 
-    Empty if both files are damaged, missing, or of another incarnation. A crash between the two
-    writes leaves one file without the last start, of which no other node has heard.
+    Empty if both files are missing, damaged, or of another incarnation. After a crash between the
+    two writes, one file lacks the last start, which no other node has heard of.
     """
     found = [_read(disk, path, name) for name in STARTS_NAMES]
     chains = [

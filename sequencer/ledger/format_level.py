@@ -104,7 +104,7 @@ def may_carry(notes: Mapping[str, str]) -> bool:
 
 
 def demand_level(notes: Mapping[str, str], level: int) -> None:
-    """Raise `Refused` unless a cluster with these notes may use what a level allows."""
+    """Raise `Refused` if the level of a cluster with these notes is below `level`."""
     known = level_of(notes)
     if known < level:
         words = f"level {level} of the cluster's formats is needed for this, and it has {known}"

@@ -37,7 +37,7 @@ class Founded:
     is_partial: bool
 
     def with_those_of(self, text: str | None) -> "Founded":
-        """Return the limits of this founding and of an earlier one, whose note is `text`, combined.
+        """Return these limits, combined with those in the note of an earlier founding, if any.
 
         Raises:
             Misuse: the note is malformed.
@@ -116,7 +116,12 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
 
 
 def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Return watermarks by session with those of group members replaced by one per group."""
+    """Return watermarks, where those of a group's sessions become one: the highest of them.
+
+    Args:
+        watermarks: the watermark of each session.
+        groups: the sessions of each group.
+    """
     members = {session: group for group, sessions in groups.items() for session in sessions}
     found = {f"group {group}": 0 for group in groups}
     for session, number in watermarks.items():

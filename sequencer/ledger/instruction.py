@@ -166,10 +166,10 @@ def note_digest(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Change these sessions in order; nodes skip each change that was decided on another state.
+    """Change these sessions in order, but skip each change that was decided on another state.
 
-    All changes get `time_ns`, the only time that is encoded. So the leader, which executes its own
-    proposal undecoded, writes the same bytes as the others.
+    Every change gets `time_ns`, the only time that is encoded: the leader executes its own proposal
+    without decoding it, and must write the same bytes as the other nodes.
     """
 
     time_ns: int

@@ -150,7 +150,7 @@ class Ledger:
         return is_current and not is_retired
 
     def outcome(self, life: Life) -> Position:
-        """Where a session continues after a change."""
+        """Return the position at which a session continues after a change."""
         is_same = life.change in OWNED and not life.ends_log
         return self.merged_to(life.session) if is_same else life.after
 

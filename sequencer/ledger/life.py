@@ -42,7 +42,7 @@ OWNED: Final = frozenset(
 class Life:
     """Life: a change that the nodes decide for a session, such as a reset or a new owner.
 
-    A node skips the change if the session's merged end is not `before` when it executes it.
+    A node executes the change only if the session's merged end is still `before`.
 
     Attributes:
         time_ns: the deciding leader's clock.
@@ -50,8 +50,9 @@ class Life:
         session: its name.
         before: the session's merged end when this was decided.
         after: where the session continues, the start of a file; `START` if it is forgotten.
-        log: the id of the log concerned: the only log that may be pushed if the session is opened
-            or resumed, otherwise one that may not be pushed again under this name. "" if any may.
+        log: the id of a log, or "" for none in particular. If the session is opened or resumed,
+            only this log may be pushed; after any other change, this log may not be pushed again
+            under the session's name.
         owner: the name in the new owner's certificate; "" if unknown, or if the name becomes free.
         since: the instruction that last changed the session's ownership; 0 if none did.
         begins_again: whether a session that is taken over starts over with another log.

@@ -108,7 +108,7 @@ class PeerOut(ContextParty):
         self._loop.ask(dial, lambda error: self.acting(self._dialled, made, error)(), late)
 
     def nudge(self) -> None:
-        """Dial again now, if the member is not connected. Any thread may ask."""
+        """Dial again now, if the member is not connected; any thread may call this."""
         self.dialer.is_due = True
         self._loop.post(self.acting(self.dial))
 
@@ -231,7 +231,7 @@ class PeerOut(ContextParty):
             self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
 
     def _look(self) -> None:
-        """Check whether the member has closed the connection; it never sends on it."""
+        """Drop the connection if the member has closed it, or has sent bytes, as it must not."""
         if self._sock is None:
             return
         try:
@@ -279,11 +279,11 @@ class Listener(Protocol):
         """Handle received messages; a `PeerError` ends the connection."""
 
     def lost(self, reading: "PeerIn") -> None:
-        """The connection has ended."""
+        """Handle the end of a connection."""
 
 
 class PeerIn(ContextParty):
-    """The connection on which one node sends to us; the loop calls every method but `keep`."""
+    """The connection on which another node sends to this one; the loop calls all but `keep`."""
 
     is_urgent = True
 
@@ -398,10 +398,10 @@ class Peers:
             context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
                 together, by the loop.
-            gone: called with the name of a member whose process has ended, by another thread.
+            gone: called by another thread with the name of a member whose process has ended.
             objection: returns why a node is not accepted, or "".
-            removed: called with a member that was dialled, and whether it refuses this node because
-                it was removed, by another thread.
+            removed: called by another thread after a member was dialled, with its name and whether
+                it refuses this node because it was removed.
             outdated: returns why nothing may be sent to a node, by the ALPN name that it speaks; ""
                 if it may.
         """
@@ -473,13 +473,13 @@ class Peers:
         }
 
     def versions(self) -> dict[str, PeerVersion]:
-        """Return the version of each member that is connected to us."""
+        """Return the version of each member that is connected to this node."""
         return self._versions
 
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Return a function for the loop to call, which then reads from a member.
+        """Accept a member's connection; return the function with which the loop begins to read it.
 
         Raises:
             Refused: the certificate is not another member's.

@@ -31,7 +31,7 @@ class Silence(NamedTuple):
     """Silence: an address at which nothing answers.
 
     Attributes:
-        scout: the `again` callback of the stream that keeps trying, for all streams.
+        scout: the `again` callback of the one stream that keeps trying, on behalf of all.
         tried_s: when that stream last tried.
         problem: the error that it got.
     """
@@ -144,7 +144,7 @@ class PeerDialer:
         addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
-        objection: returns why the node that answers is not that member, by its certificate; "" if
+        objection: returns why the certificate of the node that answers is not that member's; "" if
             it is.
         turns: the turns, shared by all streams that dial the same addresses.
         outdated: returns why a protocol version is not accepted, by its ALPN name; "" if it is.
@@ -174,7 +174,7 @@ class PeerDialer:
             again: called, by any thread, once something answers after an `UnansweredError`.
 
         Raises:
-            UnansweredError: nothing answers at any address, as other streams have found.
+            UnansweredError: other streams have found all addresses silent, and keep trying them.
         """
         left = len(self.addresses)
         while True:

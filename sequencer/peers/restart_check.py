@@ -184,7 +184,7 @@ class RestartCheck:
             _log.error("this node is an older copy of itself: %s", finding)
 
     def _remember(self, name: str, claim: Claim) -> None:
-        """Remember a node's claim, unless a newer one is known; have a new start saved durably."""
+        """Remember a node's claim, unless a newer one is known; if it restarted, save at once."""
         memories = self.memories.get(name, [])
         known = _of(memories, claim.incarnation)
         if known is not None and contradiction(known, claim):

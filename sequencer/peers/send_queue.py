@@ -28,7 +28,7 @@ class SendQueue:
             self._bytes -= len(self._messages.popleft())
 
     def take(self) -> bytes:
-        """Remove and return the first messages, framed: 256 KiB, and the one that exceeds it."""
+        """Remove the oldest messages, until they have 256 KiB; return them, framed."""
         taken, size = list[bytes](), 0
         while self._messages and size < _TAKE_BYTES:
             taken.append(self._messages.popleft())

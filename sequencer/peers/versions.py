@@ -62,7 +62,7 @@ class PeerVersion:
 
     @property
     def differs(self) -> str:
-        """A sentence about a node that runs other software than this one; "" if it does not."""
+        """A sentence naming both nodes' software if it differs; "" if it is the same or unknown."""
         if self.protocol < PEER_VERSIONS[0]:
             runs = self.software or "an older version of rt"
         elif self.software in ("", SOFTWARE):

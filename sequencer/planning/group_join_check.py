@@ -119,7 +119,10 @@ def join_obstacle(
 def _compared(
     logs: SessionLogs, samples: list[Sample], each: Slice, durable: Position
 ) -> Stuck | None:
-    """Compare the session with the first sample of the group that it has; None if it has none."""
+    """Search the next part of a session for a message that its group remembers; compare the two.
+
+    None if this part has no such message; the next call searches on.
+    """
     log, state = logs[each.session], logs.state(each.session)
     place = log.next_place(state.searched_to or each.first)
     rolled = log.manifest.rolled_end(place.file)

@@ -157,7 +157,10 @@ class Holdings:
 
     @property
     def hears_publishers(self) -> bool:
-        """Whether a publisher's silence is conclusive: a majority reports who pushes to it."""
+        """Whether a majority of the voters, this node included, reports who pushes to it.
+
+        If so, a publisher that no report names does not push to a majority.
+        """
         heard = {self._name, *self.presence.heard()}
         return len(heard.intersection(self.voters)) >= self._majority
 
@@ -216,8 +219,8 @@ class Holdings:
     def whole(self) -> list[bytes]:
         """Return full reports, since earlier ones may have been lost.
 
-        They replace earlier ones, so sessions of which nothing is held are left out: there may be
-        any number of forgotten ones.
+        Sessions of which nothing is held are left out, since a full report replaces earlier ones,
+        and any number of sessions may have been forgotten.
         """
         self.unreported.clear()
         return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)

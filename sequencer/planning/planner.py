@@ -176,9 +176,9 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
 ) -> Slice | None:
     """Return a slice of up to `limit` bytes, but at least one frame; None if there is none.
 
-    Repeats, messages whose numbers are merged already, come only first in a slice: it ends before a
-    frame with repeats once it has a new message. A control frame waits for the messages after it,
-    unless it ends the file, since a slice without messages would be passed over.
+    Repeats, messages whose numbers are merged already, may only be first in a slice. So the slice
+    ends before a frame with repeats that follows a new message. Control frames at its end are left
+    for the next slice unless they end the file: a slice of nothing else would be passed over.
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()

@@ -36,7 +36,7 @@ class SessionLog:
     def __init__(
         self, log: LogDirectory, copy: Callable[[], Appender | None] = lambda: None
     ) -> None:
-        """Read a log; `copy` returns its present appender, if this process appends to it."""
+        """Read a log; `copy` returns its appender, or None if this process has none for it."""
         self.log = log
         self._copy = copy
         self._file: File | None = None
@@ -64,7 +64,7 @@ class SessionLog:
     def received(self, first: Position, end: Position) -> Appended | None:
         """Return the frames between two positions if all are in memory, checked on arrival.
 
-        They count as used: the copy's next sync compares its file with them.
+        The copy's next sync then compares its file with these frames, since they were used unread.
         """
         copy = self._copy()
         recent = None if copy is None else copy.recent
@@ -74,7 +74,7 @@ class SessionLog:
         return frames if recent.use(frames) else None
 
     def next_place(self, after: Position) -> Position:
-        """Return where the next frame after `after` is: right there, or in a later file."""
+        """Return where the next frame begins: at `after`, or in a later file if one ends there."""
         known, place = self.manifest, after
         while self._is_passed(known, place):
             # An archived file is still named here: its bytes must not be skipped.
@@ -87,7 +87,10 @@ class SessionLog:
         return place
 
     def _is_passed(self, known: Manifest, place: Position) -> bool:
-        """Whether a file has nothing after a position, or is a first file that does not exist."""
+        """Whether the next frame after `place` is in a later file.
+
+        So it is if the file was rolled at `place`, or if it is the first file and does not exist.
+        """
         end = known.rolled_end(place.file)
         if end is None and place == START:
             return not self.log.has_file(START)
@@ -240,7 +243,7 @@ class SessionLogs:
         return self.states.setdefault(session, CopyState())
 
     def lose(self, session: str) -> None:
-        """Forget a session's copy, which was set aside; a new copy will replace it."""
+        """Forget a session's copy that was set aside; a new copy will replace it."""
         self.forget(session)
         if session in self.states:
             self.states[session].set_aside()
@@ -251,7 +254,7 @@ class SessionLogs:
         self.states.pop(session, None)
 
     def forget(self, session: str) -> None:
-        """Close a session and drop its frames from memory: its copy is doubted or replaced."""
+        """Close a session's copy and drop its frames from memory: it may be wrong or replaced."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()

@@ -45,11 +45,11 @@ class WaitingSessions:
         self.notice(list(islice(self._resting, count)))
 
     def keep(self, sessions: Iterable[str]) -> None:
-        """Examine only these from now on; sessions at rest stay."""
+        """Examine only these sessions next; sessions at rest stay at rest."""
         self.due = dict.fromkeys(sessions)
 
     def rest(self, sessions: Iterable[str]) -> None:
-        """Put these to rest: this node holds all of them that a majority does."""
+        """Put these sessions to rest: what a majority holds is here, and cannot be merged yet."""
         for session in sessions:
             self._resting[session] = self._holdings.agreed(session)
             del self.due[session]

@@ -46,9 +46,10 @@ class Wants:
             holdings: what every member holds.
             ledger: this node's state; a session's bytes are not needed once they are merged here.
             missing: the session of which the next instruction needs more.
-            feeder: returns the publisher of a session that seems connected, or "". It gets more
-                time, and much more while another of its sessions grows. So does a session that
-                has not begun here while any publisher's sessions grow: it may be the next.
+            feeder: returns the publisher of a session that seems connected, or "". Its sessions get
+                4 times as long, and 16 times while another of them grows. A session of an unknown
+                publisher that has not begun here gets 4 times as long while any publisher's grow:
+                it may be the next.
         """
         behind, late = dict[str, tuple[Position, int]](), list[str]()
         self._looks += 1
@@ -79,7 +80,7 @@ class Wants:
         return asked
 
     def _times(self, publisher: str, *, may_begin: bool) -> int:
-        """Return how many times longer to wait than for a session without a publisher."""
+        """Return how many times longer to wait for a session of this publisher; "" if unknown."""
         if publisher:
             is_busy = self._is_recent(self._busy.get(publisher))
             return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS

@@ -50,8 +50,8 @@ class MemberChanges:
         """Let a learner that has caught up vote.
 
         Raises:
-            Refused: `changing`, `not-a-member`, `too-many`, `not-caught-up`, or `no-quorum`: fewer
-                nodes would be live than a majority needs.
+            Refused: `changing`, `not-a-member`, `is-member` (it votes already), `too-many`,
+                `not-caught-up`, or `no-quorum` (fewer nodes would be live than a majority needs).
         """
         now = self._settled()
         seat, peer = self._seat(name), self._leader.peer(name)
@@ -93,7 +93,7 @@ class MemberChanges:
         """Give a member another address.
 
         Raises:
-            Refused: `changing`, or `not-a-member`.
+            Refused: `changing`, `not-a-member`, or `is-member` (another member has the address).
         """
         now = self._settled()
         seat = self._seat(name)
@@ -101,7 +101,10 @@ class MemberChanges:
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy of a node's state is known not to be the empty state of a new member."""
+        """Whether a copy of a node's state is known to have been in use before a learner joined.
+
+        So it is if it founded the cluster, was suspended, or has counted.
+        """
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)
         return incarnation == FOUNDER or is_lost or roster.has_counted(name, incarnation)
@@ -139,9 +142,10 @@ class MemberChanges:
             )
 
     def _is_unheard(self, name: str) -> bool:
-        """Whether a peer counts as live only because this node has just begun to lead.
+        """Whether a peer counts as live although it has not answered since this node began to lead.
 
-        A leader that is to be removed hands over first, so its successor is asked within moments.
+        A leader hands over before it is removed, so its successor may be asked to remove it at
+        once.
         """
         peer = self._leader.peer(name)
         return peer is not None and peer.incarnation == UNKNOWN

@@ -54,12 +54,12 @@ _FLAG_2: Final = 2  # transfer, granted, no_reply
 
 
 class MessageCodec:
-    """Encodes and decodes for one node of one cluster; `names` is the list of founders."""
+    """Encodes and decodes messages for one node; `names` are its cluster and founders, packed."""
 
     __slots__ = ("_encoded", "_incarnation", "_message", "digest", "founders", "names")
 
     def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
-        """Encode for this copy; `founders` is empty if it was not founded with the cluster."""
+        """Encode for this copy of a node's state; `founders` is empty unless it is a founder's."""
         self.names = pack_names(cluster, founders)
         self.founders = founders_digest(founders)
         self.digest = crc32(cluster.encode())

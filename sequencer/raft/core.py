@@ -80,7 +80,8 @@ class Core:
         roster: which incarnation of each member counts.
         snapshots: the newest snapshot, and the one being received.
         outgoing: messages to send.
-        announced: a configuration that another node announced, after the place of its entry.
+        announced: term and index of a configuration's entry, and the configuration, as announced by
+            another node.
     """
 
     def __init__(
@@ -129,16 +130,16 @@ class Core:
 
     @property
     def may_vote(self) -> bool:
-        """Whether to answer candidates at all.
+        """Whether to answer candidates at all: if this copy counts, or no copy of this node does.
 
-        The candidate's roster decides whether a vote counts, and may admit this copy before this
-        node's own log does. If voters consulted their own role, an admission whose leader was lost
+        A candidate counts votes by its own roster, which may admit this copy before this node's log
+        does. If nodes voted only once their own log admits them, an admission whose leader was lost
         could leave two live nodes of three without a leader.
 
-        A copy is admitted only once it holds the suspension of the one before it. So if yet another
-        copy counts in this log, it certainly lacks committed entries, and its node stays silent.
-        The same goes for a log that does not list this node, which is promoted only once it holds
-        the entry that made it a learner.
+        If another copy of this node counts in its log, or the log does not list the node, the log
+        lacks committed entries: a copy is admitted only once it holds the entry that suspends the
+        one before it, and a node is promoted only once it holds the one that made it a learner. So
+        it stays silent.
         """
         seat = self.roster.now.get(self.name)
         return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
@@ -155,7 +156,7 @@ class Core:
     def elects(self, name: str) -> bool:
         """Whether a node may vote, campaign and lead, as far as this node knows.
 
-        The incarnation does not matter: this log may not know yet which one counts.
+        Any copy of the node's state may, since this log may not yet know which copy counts.
         """
         seat = self.roster.now.get(name)
         if seat is not None and seat.votes:  # the usual case
@@ -267,7 +268,7 @@ class Core:
         return ready
 
     def persisted(self, ready: Ready) -> None:
-        """Count as durable what that `Ready` held, as far as the log still holds it."""
+        """Record that what a `Ready` held is durable; entries replaced since then do not count."""
         if ready.ballot is not None:
             self._saved_ballot = ready.ballot
         if ready.snapshot is not None:

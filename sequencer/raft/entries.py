@@ -177,10 +177,10 @@ class Log:
         return tuple(entries)
 
     def last_possible_match(self, index: int, term: int) -> tuple[int, int]:
-        """Return the last index and its term at which this log may match another.
+        """Return index and term of the last entry here that may match another node's log.
 
-        The other log has an entry of `term` at `index`. Each exchange between the nodes skips a
-        whole conflicting term instead of one entry.
+        The other log has an entry of `term` at `index`, so entries of later terms cannot match.
+        Each exchange between the nodes thus skips a whole conflicting term instead of one entry.
         """
         index = min(index, self.last)
         while index > self.base and (self.term_at(index) or 0) > term:

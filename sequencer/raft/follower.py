@@ -36,9 +36,9 @@ class Election:
                 send(voter, request)
 
     def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:
-        """Count a vote in this election, once per member, if that copy of the member counts.
+        """Count a vote if it was granted in this election; a member's second vote adds nothing.
 
-        This node's configuration decides that, not the voter's.
+        This node's configuration, not the voter's, says whether the voter's copy counts.
         """
         is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote
         if is_ours and vote.granted and self._core.roster.counts(voter, incarnation):

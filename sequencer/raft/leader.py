@@ -165,10 +165,9 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """Return the index, at most `index`, after which peers receiving a snapshot need entries.
+        """Return up to which entry, at most `index`, the log may be cut.
 
-        If these entries were dropped while a snapshot is sent, another snapshot would have to
-        follow.
+        A peer that is receiving a snapshot needs the entries after it, or else another snapshot.
         """
         sending = [
             peer.snapshot.index
@@ -222,7 +221,10 @@ class Leader:
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """Record that a peer was heard from; return it, or None if unknown or of another copy."""
+        """Record that a peer was heard from, and return its progress.
+
+        None if the peer is unknown, or if the copy that counts is live and this is another copy.
+        """
         peer = self._peers.get(sender)
         if peer is None:
             return None

@@ -13,11 +13,11 @@ def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
 
     Call this only while the node neither campaigns nor awaits a sync.
 
-    Silence must not hide anything that a heartbeat would repair. So the result is None unless this
-    node votes, knows the leader, and has all of its log durable and committed. On the leader, it is
-    also None unless no read and no transfer is under way, a majority has answered lately, and each
-    member that has answered lately votes, has the same log, and has been told that it is committed.
-    Members that have not answered lately do not count, since heartbeats do not reach them.
+    Silence must not hide anything that a heartbeat would repair. So this node must vote, know the
+    leader, and have all of its log durable and committed; otherwise the result is None. A leader
+    must also have no read and no transfer under way, and answers from a majority lately. Each
+    member that answered lately must vote, have the same log, and have been sent the commit index.
+    The others do not matter, since heartbeats do not reach them.
     """
     end = core.log.last
     if not core.leader or not core.is_voter or not core.commit == core.log.durable == end:
@@ -59,7 +59,7 @@ def _is_there(leader: Leader, name: str) -> bool:
 
 
 def _has_all(core: Core, leader: Leader, name: str) -> bool:
-    """Whether a member has everything, and the leader knows that."""
+    """Whether a member is known to have the whole log, and was sent the commit index."""
     peer = leader.peer(name)
     return (
         peer is not None

@@ -94,10 +94,10 @@ class Memory:
 
 
 def contradiction(memory: Memory, claim: Claim) -> str:
-    """Why a claim contradicts a remembered state, and all states after it; "" if it does not.
+    """Return why a claim cannot have followed a remembered state of the same copy, or "".
 
-    A message that arrives late contradicts a newer memory, too. So only the claiming node may draw
-    a conclusion, from its current claim.
+    A claim that arrives late contradicts a newer memory, too. So only the claiming node may draw a
+    conclusion, from its current claim.
 
     >>> memory = Memory(0, 2, 22, Reach(3, 100))
     >>> contradiction(memory, Claim(0, StartChain(3, (11, 22, 33)), Reach(3, 100), Reach(3, 105)))
@@ -121,6 +121,6 @@ def contradiction(memory: Memory, claim: Claim) -> str:
 
 
 def remembered(memory: Memory | None, claim: Claim) -> Memory:
-    """The memory after a claim that does not contradict the previous one."""
+    """Return the memory to keep after a claim that does not contradict the previous memory."""
     reach = claim.now if memory is None else claim.now.joined(memory.reach)
     return Memory(claim.incarnation, claim.chain.count, claim.chain.nonce, reach)
