@@ -7,12 +7,12 @@ from rt.position import Position
 
 
 class Ages:
-    """Corrects the age of files that look younger than they are by their manifest lines.
+    """Corrects the age of files whose manifest lines make them look younger than they are.
 
-    Merge times never decrease. If a clock runs a year ahead for a second, everything rolled in the
-    following year is dated after the end of that year, and by those dates nothing would ever age.
-    But a file that this node has seen rolled for an hour is at least an hour old. A restart starts
-    over.
+    Merge times never decrease. So after a clock has run a year ahead, if only for a second, all
+    files rolled in the following year have dates in the future, and would not age. But a file that
+    this node has known as rolled for an hour is at least an hour old. A restart forgets these
+    times.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class SteadyClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether it has followed a clock yet."""
+        """Whether `now_ns` was called yet; before that, there is no time to use."""
         return bool(self._wall_ns)
 
     def at(self, monotonic_ns: int) -> int:

@@ -31,9 +31,9 @@ class RolledFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Lease: keeps for `holder` up to `bytes_max` bytes, from the file of `start` on.
+    """Lease: keeps the files from that of `start` on, up to `bytes_max` bytes, for `holder`.
 
-    It protects these files from every rule except `disk`.
+    These files are protected from every rule except `disk`, until `until_ns`.
     """
 
     holder: str

@@ -71,9 +71,9 @@ class Policy:
     def roll_age_s(self, file_age_s: float, messages: int = 0) -> float:
         """Return the age at which an active file is rolled even if it is not full; 0 means never.
 
-        A file is archived `time` after it was rolled. If it is rolled at most `time` after it
-        began, it is archived before its first message is older than twice `time`. A file that has a
-        quarter of the messages that are kept is rolled once it is a minute old.
+        With the rule `time`, a file is rolled at most `time` after it began, and archived `time`
+        later, so its first message gets at most twice as old. With the rule `messages`, a file that
+        has a quarter of the messages to keep is rolled once it is a minute old.
 
         Args:
             file_age_s: the node's setting; 0 means never.

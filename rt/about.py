@@ -44,12 +44,15 @@ def speaking(about: str) -> Iterator[None]:
 
 
 def carried(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Wrap work for one other thread, so that its log lines begin like this thread's do now."""
+    """Wrap work for another thread, so that its log lines get the prefix that this thread has."""
     return partial(copy_context().run, work)
 
 
 def _install() -> None:
-    """Add the prefix when a record is made: other streams' threads may format it later."""
+    """Install the factory of log records that adds the prefix.
+
+    It is added when a record is made, since another stream's thread may format the record.
+    """
     with _installing:
         if not _before:
             _before.append(logging.getLogRecordFactory())
@@ -64,7 +67,7 @@ def _named(*arguments: Any, **more: Any) -> logging.LogRecord:
 
 
 def _begins_with(record: logging.LogRecord, about: str) -> bool:
-    """Check the prefix without formatting: errors in a format are for the handlers to report."""
+    """Whether a record begins with the prefix; it is not formatted, as that may raise an error."""
     words = str(record.msg)
     if words.startswith("%s") and isinstance(record.args, tuple) and record.args:
         first = record.args[0]

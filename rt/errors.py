@@ -48,7 +48,7 @@ NO_HEADERS: Final = "headers"  # refusal code of headers that not all nodes can 
 
 
 class Refused(RtError):  # noqa: N818
-    """A limit or policy forbids it: wrong role, another's session, disk below its reserve.
+    """A limit or policy forbids a request: wrong role, another's session, disk below its reserve.
 
     `code` is a short word for programs, such as `corrupt`, `diverged`, `other-log` or `busy`.
     """
@@ -145,11 +145,11 @@ class SessionDiverged(CorruptLog):
 
 
 class FrameError(RtError):
-    """Bytes are not a valid frame; the caller knows where they came from."""
+    """Bytes are not a valid frame; the caller of the parser adds where they came from."""
 
 
 class ManifestError(RtError):
-    """A manifest line is damaged or contradicts another; the caller knows which log it is in."""
+    """A manifest line is damaged or contradicts another; the caller adds which log it is in."""
 
 
 _HERE: Final = ("written", "synced")  # levels that are reached without any node

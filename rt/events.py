@@ -19,9 +19,9 @@ class Gap:
         begin: the position that would have been read next.
         end: the first readable position; the log's end if nothing readable follows.
         files: names of the missing files, at most the first 100.
-        reason: from the manifest, for example `time`, `limit` or `disk`; `not copied` if this
-            copy begins later, with `: its source lacks it` if it should have begun earlier;
-            `missing` if nothing explains the loss.
+        reason: from the manifest, for example `time`, `limit` or `disk`; before the first file of a
+            copy, `not copied`, or `not copied: its source lacks it` if the copy was to begin
+            earlier; `missing` if nothing explains the loss.
         at_ns: when the last of the files was archived, ns since the epoch; 0 if unknown.
     """
 
@@ -75,7 +75,7 @@ class Lagging:
     Args:
         position: where it continues reading.
         end: where the stream ended when a node was last asked; None if none has answered yet.
-        seconds: at least how long ago the stream ended where the reader is now.
+        seconds: how far the reader lags, at least: that long ago, the stream ended at `position`.
         reason: what its copy waits for.
     """
 
@@ -324,7 +324,7 @@ class NoMatch:
         begin: where reading began.
         position: the end of the log; for a member of a group, the end of what the group had
             handled.
-        group: the reader's group, if it is a member, which sees only its own share; otherwise "".
+        group: the reader's group, of which it sees only its own share; "" if it is not a member.
     """
 
     sessions: tuple[str, ...]

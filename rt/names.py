@@ -161,7 +161,8 @@ def merged_directory(root: str, stream: str) -> str:
 def session_directory(root: str, stream: str, session: str) -> str:
     """Return the directory of a session under `root`: the only way from a name to a path.
 
-    The names are parsed again here, whatever their types say, because a cast is easily written.
+    The names are parsed again here although their types say that they are valid, because a mistaken
+    cast would let any text pass.
 
     Args:
         root: The caller's own directory; it is trusted and used unchanged.

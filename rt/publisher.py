@@ -102,8 +102,8 @@ class Publisher:
             clock: returns ns since the epoch.
 
         Raises:
-            Misuse: a name is not valid, the session has a live writer, the limit is larger than
-                the disk, or a session of a group is to drop messages.
+            Misuse: a name is not valid, the session has a live writer, `disk_limit` is larger than
+                the disk, or it would drop messages of a session in a group.
             CorruptLog: the session's log is damaged.
         """
         demand_kind("writer", writer, WriterSettings)
@@ -388,14 +388,14 @@ class Publisher:
 
     @property
     def drops(self) -> tuple[DroppedSpan, ...]:
-        """The spans that this object has dropped, as a new tuple after each drop; any thread."""
+        """The spans that this object has dropped; any thread may read them, as none is changed."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
-        """Return the end of the last messages up to a position, not counting dropped ones.
+        """Return the end of the last messages up to a position that were not dropped.
 
-        The result takes into account everything that `drops` lists. Any thread may call this; it
-        does not wait for a running drop, which takes several syncs.
+        Everything that `drops` lists counts as dropped. Any thread may call this; it does not wait
+        for a drop under way, which takes several syncs.
         """
         return self._writer.kept(position)
 
@@ -434,7 +434,7 @@ class Publisher:
         self.close()
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Call `admit` before each frame from now on; it waits, and returns how much may follow."""
+        """Before each frame, have `admit(messages, bytes)` wait for room, and return the room."""
         if self._gate is None:
             self._gate = FrameGate(self._pending, self._lock, self._is_closed)
         self._gate.limit_flight(admit)
@@ -447,7 +447,8 @@ class Publisher:
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
         """Return a gate that enforces the disk limit; None without a limit.
 
-        If the limit is not valid here, release the session before the error is raised.
+        The session is released before an error is raised because the disk is too small for the
+        limit.
         """
         if limit is None:
             return None
@@ -473,7 +474,7 @@ class Publisher:
     def _make_room(self) -> bool:
         """Drop the oldest file, if the limit says so; return whether one was dropped.
 
-        May roll a file.
+        If no older file can be dropped, the active one is rolled, and dropped.
         """
         with self._lock:
             if self._is_closed():

@@ -83,7 +83,7 @@ class Subscriber:
             stream: name of the stream.
             session: read this session's own log, where it is published, instead of the merged log.
             start: `"earliest"`, `"latest"`, a `Position`, an aware `datetime`, `AtTime`, `Last(n)`,
-                of one session `AtSequence(n)`, or any of these as text: `last:3`, `sequence:41`.
+                of a session `AtSequence(n)`, or any of these as text: `last:3`, `sequence:41`.
             follow: whether to wait for more at the end of the log, or to end there.
             sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions.
             key_prefix: return only messages whose key begins with this.
@@ -98,7 +98,7 @@ class Subscriber:
                 publisher is faulty or hostile: `raise` a `PoisonError`, `notify` through `on_event`
                 and continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
-                `Poisoned`, `SessionEvent`, `Dropped`, `Superseded`, and `NoMatch`, also logged.
+                `Poisoned`, `SessionEvent`, `Dropped`, `Superseded` and (also logged) `NoMatch`.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to; archived files are read back
                 from there and verified.
@@ -258,7 +258,7 @@ class Subscriber:
     def close(self) -> None:
         """Stop and close the files, from any thread; `position` still works.
 
-        If another thread is looking for messages, that thread closes them when it ends.
+        If another thread is looking for messages, that thread closes the files when it ends.
         """
         self.stop()
         if not self._guard.is_copy:

@@ -59,11 +59,11 @@ class BridgeChoice:
 
 
 class Bridge:
-    """Bridge: reads a source's merged log, and publishes in a session of its own in a target.
+    """Bridge: publishes a source cluster's merged messages in one session of a target cluster.
 
-    A message has the source's message number as its sequence number. So after any crash, the
-    session's own log shows where to continue, and the target merges each number of a session, or of
-    a group of bridges, once.
+    Each forwarded message gets its message number in the source as its sequence number. So after a
+    crash, the session's own log shows where to continue. The target merges each number once, even
+    if several bridges of a group forward it.
 
     Threads: one thread calls `run`, which appends to `_marks` and replaces the counts. Any thread
     may read the counts and call `stop`. One more thread may call `arrived`.
@@ -141,7 +141,7 @@ class Bridge:
     def _start(self) -> Start | str:
         """Return where to begin: at the first message that the bridge's session does not have.
 
-        If the session is empty, that is where the first run began, or the chosen start.
+        While the session is empty: where the first run of the bridge began, or the chosen start.
         """
         number = self.next_number
         if not number:
@@ -156,7 +156,7 @@ class Bridge:
     def _chunks(self, reader: Subscriber, *, follow: bool) -> Iterator[list[Message]]:
         """Yield messages in order, until stopped; without `follow`, until the end is reached.
 
-        A chunk is empty if none came for a while.
+        A chunk is empty if no message came for a while.
         """
         while not self._stopped.is_set():
             chunk = [*islice(reader.messages(_POLL_S if follow else None), 1)]

@@ -22,7 +22,10 @@ def path_of(headers: Mapping[str, bytes]) -> list[str]:
 
 
 def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
-    """Whether to forward to the log `target` a message that has passed through these logs.
+    """Whether a bridge forwards a message to the log `target`.
+
+    A message that came through other bridges is forwarded only if `chained` is set, its `path` does
+    not contain the target, and it has passed fewer than 16 logs.
 
     >>> is_forwarded([], "cd", chained=False), is_forwarded(["ab"], "cd", chained=False)
     (True, False)
@@ -33,7 +36,7 @@ def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
 
 
 def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
-    """Return the headers of the forwarded message: its own, its origin and its path.
+    """Return the headers to forward a message with: the ones it has, its origin and its path.
 
     Args:
         message: the message, as read from the log `log`.

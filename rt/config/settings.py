@@ -98,7 +98,7 @@ def explain(
 def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
     """Return the field and the kind of each setting, by name, in the order of the class.
 
-    A field whose type is a dataclass is no setting itself; its fields are.
+    A field whose type is a dataclass is not a setting, but each of that dataclass's fields is.
     """
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, tuple[Field[Any], SettingKind]] = {}
@@ -185,7 +185,7 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
 
 
 def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
-    """Refuse what would be silently ignored: a misspelt table, or settings above the first."""
+    """Refuse what would be ignored: a misspelt table, or settings above the first table."""
     if table == "node" and "policy" in document:
         raise Misuse(
             f"{path}: a node does not read [policy], which belongs to the stream; keep it in "

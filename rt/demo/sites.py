@@ -67,7 +67,7 @@ class SitesReport:
 
 
 def show_sites(root: str, flights: Mapping[str, Sequence[bytes]], rate: int) -> SitesReport:
-    """Lose a site with messages that only it had, continue at the other, and return to it.
+    """Lose a site with messages that only it had, continue at the other site, and go back.
 
     Args:
         root: an empty directory.
@@ -125,9 +125,10 @@ def print_sites(report: SitesReport) -> None:
 
 
 class _Sites:
-    """Two sites on one machine, in directories of their own.
+    """Two sites on one machine, each in its own directories.
 
-    Threads: one thread calls everything except `_publish`, which changes nothing here.
+    Threads: one thread calls everything but `_publish`, which a pool runs and which changes no
+    field.
     """
 
     def __init__(

@@ -41,8 +41,8 @@ class Indexer:
     def take(self, header: Header, offset: int) -> IndexEntry | None:
         """Take the next frame; return its index entry, or None if it gets none.
 
-        In a merged log every range gets one. In a session the first frame gets one, then each first
-        frame that is at least 256 KiB after the last one indexed.
+        In a merged log, every range gets an entry. In a session's log, the first frame gets one,
+        and then each frame that is at least 256 KiB after the last one indexed.
         """
         if self.merged:
             if header.kind != FrameKind.RANGE:

@@ -70,7 +70,7 @@ class Rolled(NamedTuple):
         return self.next - self.first
 
     def may_hold(self, session: str) -> bool:
-        """Whether the file may hold messages of a session; older lines name none."""
+        """Whether the file may hold messages of a session; true if the line does not name all."""
         names = self.sessions.split(",")
         return session in names or not names[-1] or names[-1].startswith("+")
 

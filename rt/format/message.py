@@ -18,7 +18,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Origin(NamedTuple):
-    """A message's origin; one object for all messages of a frame without headers."""
+    """A message's origin; the messages of a frame without headers share one object."""
 
     session: str
     merge_time_ns: int | None  # None when read from the session's own log
@@ -81,7 +81,7 @@ class Message(NamedTuple):
 
     @property
     def headers(self) -> dict[str, bytes]:
-        """Its headers, by name; empty if it has none."""
+        """The message's headers, by name; empty if it has none."""
         return self.origin.headers or {}
 
 

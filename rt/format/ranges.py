@@ -50,7 +50,8 @@ class Range(NamedTuple):
     def sealed(self, previous: bytes, position: int, headers: bytes) -> tuple[Self, Encoded]:
         """Return this range with its running digest set, and its frame.
 
-        The same as `digested` and then `frame`, but in one function: it runs for each range.
+        This does the same as `digested` and then `frame`, but faster, because it runs for each
+        range.
         Arguments as for `digested`.
         """
         unsealed = self.body(EMPTY_DIGEST)

@@ -61,9 +61,10 @@ def judge(
 
     A bad frame counts as torn unless something proves that it was durable: the manifest
     (`rolled_end`); a later frame of the same session whose header states a durable position after
-    the bad one; or the caller (`durable`: a peer's acknowledgement, a later run, a ledger). The
-    frames of a merged log prove nothing about this disk, but the verdict reports whether a later
-    range is whole: the writer of a merged log would have cut the bad frame first.
+    the bad one; or the caller (`durable`: a peer's acknowledgement, a later run, a ledger). Frames
+    of a merged log prove nothing, since their headers were written for the sessions' logs. For
+    these, `Torn.followed` says whether a whole range follows: the log's own writer would have cut
+    the bad frame first.
 
     Args:
         read: `read(length, offset)` of the file.
@@ -110,7 +111,7 @@ def later_headers(read: Callable[[int, int], bytes], at: Position, size: int) ->
 
     Args:
         read: reads so many bytes at an offset of the file.
-        at: the position of what is not a frame.
+        at: the position of the bytes that are not a frame.
         size: the offset at which to stop.
     """
     offset = at.offset + 8

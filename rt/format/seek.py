@@ -18,16 +18,17 @@ def walk_before(
     merged: bool,
     session: str = "",
 ) -> Walk:
-    """Return a walk at the last indexed frame that is not past what is sought.
+    """Return a walk that begins before a wanted frame, as near as the index allows.
 
-    If the index entry does not match the frame it points to, the walk begins at the start of the
-    file: with a wrong time or number it could skip what is sought.
+    It begins at the last indexed frame that is not past the wanted one. If that index entry does
+    not match its frame, it begins at the start of the file: with a wrong time or number, the entry
+    could lie beyond the wanted frame.
 
     Args:
         read: `read(length, offset)` of the log file.
         index: the file's index; it may be empty, stale or damaged.
         start: the file's start position.
-        is_past: returns whether an entry is past what is sought; monotone over the entries.
+        is_past: returns whether an entry is past the wanted frame; monotone over the entries.
         merged: whether the log is a merged one.
         session: the session's name, for a session's log.
     """

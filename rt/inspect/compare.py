@@ -102,7 +102,7 @@ class _Comparer:
         return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
-        """Return how many bytes of a file to compare; 0 if it may still come, None if missing."""
+        """Return how many bytes of a file to compare; 0 if not copied yet, None if missing."""
         try:
             file = log.open_file(start)
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class _Comparer:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the first offset at which two reads differ, by bisection, since comparing is fast."""
+    """Return the first offset at which two reads differ; bisects, as comparing slices is fast."""
     low, high = 0, max(len(one), len(other))
     while high - low > 1:
         middle = (low + high) // 2

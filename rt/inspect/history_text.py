@@ -20,7 +20,7 @@ _NS: Final = 1_000_000_000
 
 
 class HistoryText:
-    """Formats a log's rows; formats what up to 100,000 rows share only once."""
+    """Formats a log's rows, of which there may be 100,000; what they share is formatted once."""
 
     def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
         """Prepare for the rows of one log.

@@ -21,7 +21,7 @@ class OwnPlace:
     """Where a message is in its session's log.
 
     Attributes:
-        position: the message's position; its file's, if that is archived.
+        position: the message's position; the position of its file if the file is archived.
         end: a copy of the session that reaches this position includes the message.
         time_ns: when it was published; 0 if its file is archived.
         archived: why its file was archived; "" if it can be read.

@@ -57,11 +57,14 @@ def offloaded_of(fields: Any) -> Offloaded | None:
 
 
 def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
-    """Return the ranges of files without a copy; merges the oldest until they fit in a note.
+    """Return the ranges of files without a copy, as they are written in the note.
+
+    A note has 16 ranges at most. If there are more, the oldest are merged, so that the copied files
+    between them count as missing.
 
     Args:
         files: Start positions of the log's files, oldest first.
-        missing: Those that have no copy.
+        missing: The files that have no copy.
     """
     gaps = [(START, files[0])] if files and files[0] > START else []  # the log began in the middle
     for file in sorted(missing):

@@ -198,7 +198,7 @@ def _name(view: LogView) -> LogName:
 class Export:
     """Brings a table up to date with a log, one commit at a time.
 
-    After an `OSError` make another one, which starts from the table's own position.
+    After an `OSError` make another `Export`, which starts from the table's own position.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Export:
         undo: ExitStack,
         progress: Progress | None = None,
     ) -> None:
-        """Open the table and, if payloads are parsed, that of dead letters; `undo` closes them."""
+        """Open the table and, if payloads are parsed, one for dead letters; `undo` closes both."""
         self.done = Exported()
         self.stream = view.place.stream
         self._view = view
@@ -266,7 +266,7 @@ class Export:
         return True
 
     def join(self, *, seal: bool = False) -> None:
-        """Replace small files by larger ones if there may be enough, or if `seal` is set."""
+        """Replace small files by larger ones, once in a few commits; with `seal`, at any call."""
         if self._unjoined < FEW_FILES and not seal:
             return
         self._unjoined = 0
@@ -326,7 +326,10 @@ class Export:
     def _commit(
         self, stop: Position, files: list[DataFile], unfit: list[DataFile], gaps: Gaps
     ) -> None:
-        """Commit the dead letters first: a run killed in between does not add them again."""
+        """Commit the new files, the dead letters before the rows.
+
+        If a run is killed between the two, the next run skips the dead letters already added.
+        """
         if self._dead is not None and stop > self._dead.position:
             self._dead.commit(Change(unfit, (), stop, gaps, self._is_whole))
         self.table.commit(Change(files, (), stop, gaps, self._is_whole))

@@ -78,11 +78,12 @@ class IcebergTable:
     ) -> None:  # fmt: skip
         """Open or create the table; in a local warehouse, remove what a killed run left.
 
-        A new table has no partitions by default. JSON fields that it lacks become columns;
-        `columns` is None for a table of dead letters.
+        A new table has no partitions by default. JSON fields that the table lacks are added to it
+        as columns. `columns` is None for a table of dead letters.
 
         Raises:
-            Misuse: the name has no namespace, or the table belongs to another log.
+            Misuse: the name has no namespace, or the table belongs to another log or has other
+                partitions.
         """
         check_partition(partition)
         if "." not in name:
@@ -116,12 +117,12 @@ class IcebergTable:
         return Position(int(self._table.properties.get(self._property, "0")))
 
     def state(self) -> TableState:
-        """Read the manifests of the current snapshot."""
+        """Return the current state, from the manifests of the current snapshot."""
         with _as_os_errors():
             return _state(self._table, self._log)
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Create a file; its name has the position where it begins, so leftovers are recognised."""
+        """Create a file with the table's position in its name, so that leftovers are recognised."""
         name = f"{_OURS}{int(self.position)}-{uuid.uuid4().hex}.parquet"
         path = self._table.location_provider().new_data_location(
             f"{place}/{name}" if place else name
@@ -177,7 +178,7 @@ class IcebergTable:
     def sweep(self, keep_s: float) -> None:
         """Expire snapshots older than `keep_s`, and delete the files that only they refer to.
 
-        A table with branches or tags is left alone: its owner knows which snapshots they need.
+        A table with branches or tags is left alone, since these may need any snapshot.
         """
         table = self._table
         before = datetime.now(UTC) - timedelta(seconds=keep_s)

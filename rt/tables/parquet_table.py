@@ -97,7 +97,7 @@ class ParquetTable:
         return self._divide(batch)
 
     def create(self, _place: str) -> tuple[str, Any]:
-        """Create a file, which `commit` names."""
+        """Create a file under a temporary name; `commit` gives it its final name."""
         self._manifest["next"] += 1
         path = os.path.join(self.name + TAIL_SUFFIX, f"{self._manifest['next']}.tmp")
         return path, _Synced(create_private(path).detach())  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ class _Synced(io.BufferedWriter):
 
 
 def read_state(out: str) -> TableState:
-    """Read what a dataset holds now; its writer keeps these files for a while.
+    """Return what a dataset holds now; files that are replaced are still kept for a while.
 
     Raises:
         Misuse: there is no dataset, or an earlier version wrote it.

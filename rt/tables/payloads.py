@@ -19,7 +19,7 @@ _FIELD: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s+([a-z]+)")
 
 
 class _UnfitError(Exception):
-    """Why a payload has no row; contains nothing of its content."""
+    """Why a payload has no row; the text contains nothing of the payload."""
 
 
 # The JSON types that each column type accepts, and the conversion; Arrow checks the range.
@@ -55,7 +55,7 @@ class JsonColumns:
         return ", ".join(f"{name} {kind}" for name, kind in self.fields.items())
 
     def after(self, known: "JsonColumns", name: str) -> "JsonColumns":
-        """Return the columns for a table that has the columns `known`: these, or `known` if none.
+        """Return these columns, or those that a table already has (`known`) if none are given.
 
         Raises:
             Misuse: the table has other columns than those requested.
@@ -65,7 +65,7 @@ class JsonColumns:
         return self if self.fields else known
 
     def split(self, batch: Any) -> tuple[Any, Any]:
-        """Return rows whose payloads parse, with their fields, and the others, with reasons."""
+        """Return the rows whose payloads parse, with their fields, and the others, with reasons."""
         if not self.fields:
             return batch, None
         rows: list[list[Any]] = []
@@ -108,7 +108,7 @@ class JsonColumns:
 
 
 def read_columns(path: str) -> JsonColumns:
-    """Read a file of fields and types: `carrier string, delay double`, at commas or line ends.
+    """Read a file of fields and types, such as `carrier string, delay double`, or one per line.
 
     Raises:
         Misuse: the file has another format.

@@ -73,7 +73,7 @@ class Table(Protocol):
         """Divide a batch among the partitions, by their names."""
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Create a file for rows; return its path, and a sink to write to."""
+        """Create a file for rows of a partition; return its path, and a sink to write to."""
 
     def remove(self, path: str) -> None:
         """Remove a file that `create` made and that is not in the table."""
@@ -103,8 +103,8 @@ def due_runs(
 
     Files of a partition are joined once they reach the target size together, or once there are
     `FEW_FILES` of them. The rest is joined when the partition gets no more rows: with `seal`, or if
-    partitions are by time and a later one has rows. With `finishes`, even a single file is
-    finished.
+    partitions are by time and a later one has rows. A single file is yielded only with `finishes`,
+    for a table that keeps its unfinished files apart.
     """
     newest = max((each.place for each in state.files), default="")
     places: dict[str, list[DataFile]] = {}
