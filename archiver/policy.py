@@ -22,7 +22,7 @@ _POWERS: Final[dict[str, int]] = {letter: 1024**n for n, letter in enumerate("KM
 _EXAMPLE: Final = '{"time": 10080, "limit": "90Gi", "disk": 90}'
 _KEYS: Final = frozenset({"time", "limit", "disk", "messages"})
 _ROLL_AGE_MIN_S: Final = 60.0
-# Only whole files go. So a file is rolled that has this part of the messages that are kept.
+# Only whole files are archived, so a file is rolled once it has a quarter of the messages to keep.
 _ROLLED_PART: Final = 4
 
 

@@ -144,7 +144,7 @@ class LogTable:
                     schema=self.schema,
                 )  # fmt: skip
         except Exception as error:
-            self.error = error  # what reads the stream passes on its words alone
+            self.error = error  # readers of the stream pass on its message only
             raise
 
 

@@ -110,7 +110,7 @@ class Membership:
         self.is_settled, self._is_undecided = False, False
         self._announced = Announced()  # the newest of other nodes
         self._dialled: dict[str, str] = {}
-        self._leaving: dict[str, int] = {}  # announcements left by removed node
+        self._leaving: dict[str, int] = {}  # by removed node, announcements yet to be sent
         self._departed = departed
         self._heard: dict[str, int] = {}  # when each known voter was last heard
         change = engine.last_change  # what the engine has before the first step

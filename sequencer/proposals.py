@@ -224,7 +224,7 @@ class Proposals:
             instruction, self.undecided = self.undecided[1], None
             sessions = self._execution.executor.ledger.sessions
             for each in instruction.slices if isinstance(instruction, Merge) else ():
-                if sessions.get(each.session, START) < each.end:  # another took its place
+                if sessions.get(each.session, START) < each.end:  # another entry took its place
                     self.waiting.notice([each.session])
 
     def short_sessions(self) -> list[str]:
@@ -264,6 +264,6 @@ class Proposals:
         for session in unopened:
             mine.pop(session, None)
         merge = planner.plan(ledger, mine, self._now_ns())
-        if planner.idle:  # of others, this node waits for its copy to grow
+        if planner.idle:  # the others wait until this node's copy grows
             self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
         return merge and planner.carrier.fill(merge, agreed)

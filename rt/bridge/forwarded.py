@@ -49,6 +49,6 @@ def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
     }  # fmt: skip
     path = path_of(message.headers)
     headers = {**message.headers, PATH: ",".join([*path, log]).encode()}
-    if not path:  # the first bridge says it, whatever a publisher has written there
+    if not path:  # only the first bridge sets it, over anything a publisher wrote there
         headers[ORIGIN] = json.dumps(origin, separators=(",", ":")).encode()
     return headers

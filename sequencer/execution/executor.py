@@ -99,7 +99,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(self._disk, self._directory)
-            return self._opened()  # whole files cannot be told: everything is copied again
+            return self._opened()  # nothing says which files are whole: all are copied again
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
@@ -165,7 +165,7 @@ class Executor:
         for each in merge.slices:
             if not ledger.accepts(each) or each.skip == each.messages:
                 continue
-            if is_ahead:  # else the output of none is here
+            if is_ahead:  # otherwise no slice's output is in the log
                 size = range_bytes(each.session) + each.length
                 if end.offset and end.offset + size > ledger.file_bytes_max:
                     end = end.next_file()
@@ -226,7 +226,7 @@ class Executor:
             return
         log, position = self.logs[session], tail.position
         if log.is_archived(position.file):
-            has_tail = not log.ends_before(self.ledger.merged_to(session))  # where it ends
+            has_tail = not log.ends_before(self.ledger.merged_to(session))  # only its end is known
         else:
             has_tail = tail.is_of(log.header_at(position))
         self.logs.forget(session)  # a start checks many copies, and most are not read again

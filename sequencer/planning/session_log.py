@@ -226,7 +226,7 @@ class SessionLogs:
         self._root = root
         self._damaged = DamagedFiles()  # empty: the sequencer may read every file
         self._logs: dict[str, SessionLog] = {}  # least recently read first
-        self.states: dict[str, CopyState] = {}  # of those that something was found out about
+        self.states: dict[str, CopyState] = {}  # of the copies with findings
 
     def __getitem__(self, session: str) -> SessionLog:
         log = self._logs.pop(session, None)

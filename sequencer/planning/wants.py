@@ -9,8 +9,8 @@ from sequencer.planning.holdings import Holdings
 
 # A connection may be cut silently, which is noticed after 15 s; or the disk is slow.
 _PATIENCE_WITH_PUBLISHERS: Final = 4
-# A publisher with a thousand sessions to send gives each its turn, seconds apart. A node that were
-# asked meanwhile would send the same bytes, and so take the room that the publisher lacks.
+# A publisher with a thousand sessions to send gives each its turn, seconds apart. A node asked
+# meanwhile would send the same bytes, and take bandwidth that the publisher needs.
 _PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 
 

@@ -240,7 +240,7 @@ class Raft:
         try:
             incarnation, message = core.outgoing.codec.decode(data)
             seat = core.roster.now.get(sender)
-            if seat is None or not seat.votes:  # else it has a say, as nearly always
+            if seat is None or not seat.votes:  # nearly always the sender is a voter
                 self._demand_say(sender, message)
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
@@ -446,7 +446,7 @@ class Raft:
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
         core, before = self.core, message.prev_index
-        # What follows an entry that matches, and follows all that is committed, is no fork.
+        # Entries after a matching one, and after all that is committed, cannot be a fork.
         is_new = before >= core.commit and core.log.term_at(before) == message.prev_term
         if not is_new and (index := forked_at(core, message)):
             self.fork = Fork(index, sender, message.term)
