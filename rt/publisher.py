@@ -441,14 +441,13 @@ class Publisher:
 
     @property
     def taken(self) -> Room:
-        """Messages in the session, and bytes of payloads and keys that this object wrote."""
+        """Number of messages in the session; bytes of payloads and keys that this object wrote."""
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
         """Return a gate that enforces the disk limit; None without a limit.
 
-        The session is released before an error is raised because the disk is too small for the
-        limit.
+        If the disk is too small for the limit, release the session and raise the error.
         """
         if limit is None:
             return None

@@ -33,10 +33,9 @@ __all__ = ["OnGap", "Subscriber"]
 class Subscriber:
     """Reads messages from a log directory, and follows it while it grows.
 
-    The directory may be empty, and may be written meanwhile. A subscriber that follows waits for a
-    directory that does not exist yet, and logs a warning after 5 s and then every 5 minutes; one
-    that does not raises `Misuse`. Each subscriber keeps its own position and affects no other
-    reader or writer.
+    The directory may be empty, and may be written meanwhile. If it does not exist, a subscriber
+    waits for it, and logs a warning after 5 s and then every 5 minutes; without `follow`, it raises
+    `Misuse`. Each subscriber keeps its own position and affects no other reader or writer.
 
     Examples:
         >>> import tempfile

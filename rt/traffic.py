@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts bytes, messages and frames; one thread at a time adds, any may read.
+    """Counts bytes, messages and frames; one thread at a time adds, and any thread may read.
 
     A reader may see a frame's bytes counted before its messages; a later read sees both.
     """

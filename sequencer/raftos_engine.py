@@ -99,7 +99,7 @@ class RaftosRaft(Raft):
 
     @property
     def calm(self) -> Quiescence | None:
-        """The quiescence of a node alone; None in a cluster, since raftos' timers never rest."""
+        """The quiescence of the only member; None if there are others, as raftos' timers go on."""
         return super().calm if self.core.roster.now.keys() == {self.core.name} else None
 
     def _begin(self) -> None:

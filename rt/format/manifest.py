@@ -31,7 +31,7 @@ SESSION, MERGED = "session", "merged"
 
 
 class LogIdentity(NamedTuple):
-    """The first line: identifies the log. A log that is deleted and created again gets a new id."""
+    """The manifest's first line, with the log's id; a log that is created again gets a new id."""
 
     kind: str  # "session" or "merged"
     stream: str
@@ -52,7 +52,7 @@ class LogIdentity(NamedTuple):
 
 
 class Rolled(NamedTuple):
-    """A file takes no more frames: it ends at `end`, even if bytes follow."""
+    """Manifest line of a file that takes no more frames; it ends at `end`, even if bytes follow."""
 
     file: Position
     end: int  # bytes of whole frames
@@ -80,7 +80,7 @@ class Rolled(NamedTuple):
 
 
 class Archived(NamedTuple):
-    """A rolled file was truncated to 0 bytes; the empty file and this line remain."""
+    """Manifest line of a rolled file that was truncated to 0 bytes; the empty file is kept."""
 
     file: Position
     at_ns: int
@@ -89,7 +89,7 @@ class Archived(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """The bytes of a file from `offset` on were set aside as damaged."""
+    """Manifest line of a file whose bytes from `offset` on were set aside as damaged."""
 
     file: Position
     offset: int

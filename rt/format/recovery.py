@@ -14,14 +14,14 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Every byte belongs to a whole frame; the file ends at `end`."""
+    """Verdict: every byte belongs to a whole frame; the file ends at `end`."""
 
     end: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The whole frames end at `at`; nothing proves that what follows was ever durable."""
+    """Verdict: the whole frames end at `at`, and nothing proves that the rest was ever durable."""
 
     at: Position
     reason: str
@@ -30,7 +30,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """The frame at `at` was once whole and durable, and no longer is."""
+    """Verdict: the frame at `at` was once whole and durable, and no longer is."""
 
     at: Position
     reason: str
@@ -38,7 +38,7 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The file was archived: it is empty, and the manifest says so."""
+    """Verdict: the file is empty because it was archived, according to the manifest."""
 
 
 Verdict = Clean | Torn | Corrupt | Gone

@@ -79,7 +79,8 @@ def find_merged(
 ) -> MergedPlace | None:
     """Return where a message is in a merged log; None if the log does not contain it.
 
-    If the session was reset, it is the first message with that number after `published_ns`.
+    If the session was reset, several messages may have the number; the first after `published_ns`
+    is returned.
 
     Args:
         directory: the directory of the merged log.

@@ -200,7 +200,7 @@ class Execution:
         return sessions
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from the leader's snapshot: the entries before it no longer exist."""
+        """Continue from the leader's snapshot, because the leader lacks the entries before it."""
         if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
             self._restore(decode_ledger(snapshot.data))
         self._sessions += self.executor.ledger.sessions

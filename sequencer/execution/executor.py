@@ -216,7 +216,7 @@ class Executor:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
     def check_copy(self, session: str, known: Tail | None = None) -> None:
-        """Check that a copy has its session's last merged frame, or `known` if given.
+        """Check that a copy has its session's last merged frame: `known` if the ledger has none.
 
         Raises:
             SessionDiverged: the copy has another frame there.
@@ -249,8 +249,8 @@ class Executor:
     def lacks_lines(self) -> bool:
         """Whether the merged log's manifest lacks lines of archived files.
 
-        The node skipped the instructions that archived them, by adopting a state. The lines tell
-        when and why, and are copied from another node with the log.
+        The node skipped the instructions that archived these files when it adopted another node's
+        state. Their lines, with time and reason, are copied from another node along with the log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -407,7 +407,7 @@ class Executor:
             )
 
     def _append(self, frame: Encoded, merged: Range, read: Sequence[Heading], known: bytes) -> None:
-        """Append a range, from its known bytes (already checked) or from the copy here."""
+        """Append a range, with its bytes `known`, already checked, or else from the copy here."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)

@@ -86,7 +86,7 @@ class EntryLog:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries, in place of any from the first index on; sync unless syncs are late."""
+        """Append entries, in place of any from the first one's index on; sync unless `is_late`."""
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
         if not self._is_late:

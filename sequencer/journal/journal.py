@@ -179,8 +179,8 @@ def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | N
 def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
     """Write a new identity to the directory, then rename the old files.
 
-    In this order, an interruption leaves old files under a new identity, which count as damage
-    again.
+    If this is interrupted, the old files are left under a new identity, and the next start counts
+    them as damage again.
     """
     disk.make_directory(path)
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(identity)])

@@ -82,7 +82,7 @@ class Slice:
 
     @property
     def watermark_name(self) -> str:
-        """The key of its watermark; the prefix keeps groups and sessions of the same name apart."""
+        """The ledger's key for the slice's watermark; a prefix tells a group from a session."""
         return f"group {self.group}" if self.group else self.session
 
     def agrees_with(self, headers: bytes) -> bool:

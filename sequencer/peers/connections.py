@@ -39,8 +39,8 @@ class PeerOut(ContextParty):
     """The connection on which this node sends to one member; a short-lived thread dials it.
 
     Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
-        calls the rest. The thread that dials uses `dialer` alone meanwhile, except for `addresses`
-        and `is_due`, which are replaced whole.
+        calls the rest. While a thread dials, only that thread uses `dialer`, except for its
+        `addresses` and `is_due`, which are replaced whole.
     """
 
     is_urgent = True
@@ -82,7 +82,7 @@ class PeerOut(ContextParty):
         self._is_quiet, self._told = is_quiet, told
 
     def dial(self) -> None:
-        """Connect now, unless that is under way."""
+        """Begin to connect, unless the member is connected, or a dial is under way."""
         if self._is_dialling or self._is_retired or self._sock is not None:
             return
         self._is_dialling, self.dialer.is_due = True, False
@@ -465,7 +465,7 @@ class Peers:
         return sum(out.sent_bytes for out in self._out.values())
 
     def problems(self, members: Container[str]) -> dict[str, str]:
-        """Return the reason for each of these members that cannot be reached, by name."""
+        """Return, by name, why each of these members that is not connected cannot be reached."""
         return {
             name: out.problem or "not connected yet"
             for name, out in self._out.items()

@@ -32,7 +32,7 @@ class RemovalVerdicts:
             self._members.discard(member)
 
     def are_decisive(self, change: LastChange, name: str) -> bool:
-        """Whether a majority of the voters agree, both before and after an undecided change.
+        """Whether a majority of the voters refuse this node, before and after an undecided change.
 
         >>> from sequencer.raft.consensus import FOUNDER, Seat
         >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}

@@ -47,7 +47,7 @@ class Report(NamedTuple):
 class Holdings:
     """Holdings: how much of each session every member holds, by the members' reports.
 
-    They are up to date on the leader, and slightly late elsewhere.
+    The reports are up to date on the leader, and slightly late on other nodes.
     """
 
     def __init__(self, name: str, members: Iterable[str]) -> None:

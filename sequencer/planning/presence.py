@@ -30,7 +30,7 @@ class Pushed(NamedTuple):
 
 
 class PresencePart(NamedTuple):
-    """PresencePart: a part of a report.
+    """PresencePart: a part of a node's report of the sessions that are pushed to it.
 
     Attributes:
         is_first: whether the report begins with this part.

@@ -239,7 +239,7 @@ class SessionLogs:
         return log
 
     def state(self, session: str) -> CopyState:
-        """Return the findings about a session's copy, for recording something in them."""
+        """Return the findings about a session's copy, to which the caller may add."""
         return self.states.setdefault(session, CopyState())
 
     def lose(self, session: str) -> None:

@@ -46,10 +46,10 @@ class Wants:
             holdings: what every member holds.
             ledger: this node's state; a session's bytes are not needed once they are merged here.
             missing: the session of which the next instruction needs more.
-            feeder: returns the publisher of a session that seems connected, or "". Its sessions get
-                4 times as long, and 16 times while another of them grows. A session of an unknown
-                publisher that has not begun here gets 4 times as long while any publisher's grow:
-                it may be the next.
+            feeder: returns the publisher of a session that seems connected, or "". The wait is 4
+                times as long for its sessions, and 16 times while another of them grows. It is also
+                4 times as long for a session that has not begun here and has no known publisher,
+                while the sessions of any publisher grow: that session may be sent next.
         """
         behind, late = dict[str, tuple[Position, int]](), list[str]()
         self._looks += 1
@@ -93,7 +93,7 @@ class Wants:
             self._busy[publisher] = self._last_busy = self._looks
 
     def _is_recent(self, look: int | None) -> bool:
-        """Whether a look was one of the last few; False for None."""
+        """Whether the call of `look` with this number is one of the last few; False for None."""
         usual = self._patience * _PATIENCE_WITH_PUBLISHERS
         return look is not None and self._looks - look < usual
 

@@ -251,7 +251,7 @@ class Leader:
         return entry
 
     def _follow_roster(self) -> None:
-        """Replicate to all other members, and to removed ones until they learn of that."""
+        """Replicate to all other members, and to removed ones until they learn of their removal."""
         core = self._core
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
@@ -271,8 +271,8 @@ class Leader:
     def _update_roster(self, peer: Progress) -> None:
         """Suspend the lost copy of a peer's state; once that is committed, admit the new one.
 
-        One change at a time, and only after an entry of this term is committed, as for every
-        membership change. The new copy holds the log up to its suspension before it counts.
+        As every change of the members, each step waits until the last one and an entry of this term
+        are committed. The new copy holds the log up to the suspension before it counts.
         """
         core = self._core
         seat = core.roster.now.get(peer.name)

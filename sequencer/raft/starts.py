@@ -27,7 +27,7 @@ class Reach:
     index: int = 0
 
     def joined(self, other: "Reach") -> "Reach":
-        """The larger of each field."""
+        """Return the larger value of each field."""
         return Reach(max(self.term, other.term), max(self.index, other.index))
 
 
