@@ -189,7 +189,7 @@ class Bridge:
             self._publish(run)
 
     def _mark(self, place: Position) -> None:
-        """Record that everything before `place` is published, but only once in a while."""
+        """Record, once a second at most, that everything before `place` is published."""
         now_s = time.monotonic()
         if now_s >= self._mark_s and not self._stopped.is_set():
             self._mark_s = now_s + _MARK_S

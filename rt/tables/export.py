@@ -266,7 +266,7 @@ class Export:
         return True
 
     def join(self, *, seal: bool = False) -> None:
-        """Replace small files by larger ones, once in a few commits; with `seal`, at any call."""
+        """Replace small files by larger ones, if there may be enough of them or `seal` is set."""
         if self._unjoined < FEW_FILES and not seal:
             return
         self._unjoined = 0

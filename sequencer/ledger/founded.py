@@ -79,8 +79,8 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
     """Return why a session may not be merged in a cluster founded from a log, or "".
 
     The old cluster may have merged some of the session's messages; merging it here could repeat
-    them. A reset or forgotten session retires only the logs the nodes know of, so another log from
-    before the founding may still arrive.
+    them. If the session was reset or forgotten, only the logs that the nodes knew then were
+    retired, so another log from before the founding may still arrive.
 
     Args:
         ledger: the state of the cluster.

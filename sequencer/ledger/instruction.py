@@ -155,7 +155,7 @@ class Note:
             raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
 
     def replaces(self, text: str) -> bool:
-        """Whether this note may replace `text`, the name's current text or ""."""
+        """Whether this note may replace `text`, the current text of its name; "" for none."""
         return not self.expected or self.expected == note_digest(text)
 
 

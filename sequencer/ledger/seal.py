@@ -105,7 +105,7 @@ def demand_unsealed(notes: Mapping[str, str], instruction: Instruction) -> None:
 
 
 def moved_away(notes: Mapping[str, str]) -> Refused | None:
-    """Return the refusal for readers once another cluster continues the log; None before."""
+    """Return the refusal for readers if another cluster continues the log, otherwise None."""
     seal = seal_of(notes)
     return seal.refusal if seal is not None and seal.moved_to else None
 

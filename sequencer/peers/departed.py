@@ -75,7 +75,7 @@ class Departed:
             names: the removed nodes.
             save: makes the names durable; an `OSError` ends the node.
             founders: the members at the beginning of this node's log; empty if the node joined
-                later, since its configuration file only says who the members were then.
+                later, when its configuration file did not list the founders.
         """
         self.names = frozenset(names)
         self._save = save

@@ -157,7 +157,7 @@ class Holdings:
 
     @property
     def hears_publishers(self) -> bool:
-        """Whether a majority of the voters, this node included, reports who pushes to it.
+        """Whether a majority of the voters, including this node, report who pushes to them.
 
         If so, a publisher that no report names does not push to a majority.
         """
@@ -237,7 +237,7 @@ def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]
 
 
 def encode_report(report: Report) -> bytes:
-    """Encode a report: its kind, two numbers of sessions, then end and name of each session."""
+    """Encode a report: kind, numbers of sessions in it and after it, then each end and name."""
     parts = [_HEAD.pack(report.kind, len(report.items), report.left)]
     for session, end in report.items.items():
         name = session.encode()

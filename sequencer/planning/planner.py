@@ -201,7 +201,10 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
 def _whole(
     log: SessionLog, first: Position, end: Position, limit: int, *, ends: bool
 ) -> list[Heading]:
-    """Return the headers of up to `limit` bytes of frames, without trailing control frames."""
+    """Return the headers of up to `limit` bytes of frames.
+
+    Trailing control frames are left out, except at the end of the file if `ends` is set.
+    """
     found = log.headers(first, end, limit)
     if found and found[-1].header.messages:
         return found

@@ -64,7 +64,7 @@ class SessionLog:
     def received(self, first: Position, end: Position) -> Appended | None:
         """Return the frames between two positions if all are in memory, checked on arrival.
 
-        The copy's next sync then compares its file with these frames, since they were used unread.
+        The copy's next sync compares its file with these frames, since they were used from memory.
         """
         copy = self._copy()
         recent = None if copy is None else copy.recent

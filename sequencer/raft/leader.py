@@ -362,7 +362,7 @@ class Leader:
             self._transferee, self._transfer_due = "", False
 
     def heard_voters(self) -> list[str]:
-        """The voters heard lately whose copies count, or may count."""
+        """This node, and the voters heard lately, except those of which another copy counts."""
         voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
         live = [peer for peer in voters if self.is_live(peer)]
         heard = [p.name for p in live if p.incarnation == UNKNOWN or self.counts(p)]

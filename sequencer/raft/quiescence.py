@@ -41,7 +41,11 @@ def vouch(leader: Leader, members: Set[str]) -> None:
 
 
 def _is_done(core: Core, leader: Leader) -> bool:
-    """Whether a majority has answered lately, and those members vote and have all entries."""
+    """Whether a leader has nothing left to do.
+
+    No read or transfer is under way, a majority has answered lately, and every member that has
+    answered lately votes and has all entries.
+    """
     others = core.roster.now.keys() - {core.name}
     return (
         leader.reads.is_idle
