@@ -26,7 +26,7 @@ class Inbox(Protocol):
 
     @property
     def appender(self) -> Appender:
-        """The log's recovered appender; the connection's thread appends, others may sync."""
+        """The recovered log's appender: the connection's thread appends, any thread may sync."""
 
     @property
     def traffic(self) -> Traffic:
@@ -95,7 +95,7 @@ class Host(Protocol):
         """The name of the stream that this node serves."""
 
     def is_member(self, name: str) -> bool:
-        """Whether the node of this name belongs to the cluster; strangers are not served."""
+        """Whether the node of this name belongs to the cluster; other nodes are not served."""
 
     def quota(self, publisher: PeerName) -> Quota:
         """The publisher's present quota in the stream; asked on every turn of its connections."""
@@ -110,12 +110,13 @@ class Host(Protocol):
             relays: whether the peer is a node, relaying what a publisher pushed to it.
 
         Raises:
-            Refused: `busy` (another connection has it, so retry soon), `other-log`, `reserve`, or
-                another reason of the node.
+            Refused: `busy` (another connection fills the session's copy, so retry soon),
+                `other-log` (the copy is of a log of another id), `reserve` (the disk is almost
+                full), or another reason why the node does not accept the session now.
         """
 
     def why_no_headers(self) -> str:
-        """Return why publishers may not write headers yet, for people to read; "" if they may."""
+        """Return, as text, why publishers may not write headers yet; "" if they may."""
 
     @property
     def is_first(self) -> bool:

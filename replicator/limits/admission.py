@@ -26,11 +26,10 @@ _RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERAT
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """ServerLimits: how much of a server unknown peers, and holders of one name, may use.
+    """ServerLimits: what unknown peers, and all connections of one name, may use of a server.
 
     Attributes:
-        connections: connections served at once: a thread and 100 KiB each, or 2 MiB during a
-            backlog.
+        connections: connections served at once; each takes 100 KiB, or 2 MiB during a backlog.
         reserved: connections reserved for the cluster's nodes and operators.
         identity_connections: connections of one certificate name.
         identity_connects_s: new connections per second of one name; ten seconds' worth may come at
@@ -44,7 +43,8 @@ class ServerLimits:
         identity_memory_bytes: bytes of arriving messages of one name, over all of its connections;
             beyond that a connection is refused. A node may briefly use twice as much.
         handshakes: connections whose certificate is not known yet.
-        address_handshakes: of these, connections from one address (one /64 of IPv6).
+        address_handshakes: connections from one address (one /64 of IPv6) whose certificate is not
+            known yet.
         handshake_s: seconds that a handshake may take.
     """
 
@@ -76,7 +76,7 @@ class ServerLimits:
 
 @dataclass(slots=True)
 class _Account:
-    """What the holders of one name have used."""
+    """What the connections of one certificate name have used of the limits."""
 
     connections: int = 0
     tokens: float = 0.0  # connections that may be begun now
@@ -100,7 +100,7 @@ class AnswerTurn(NamedTuple):
 
 
 class Admission:
-    """Admission: counts places, and decides which connections get none.
+    """Admission: counts a server's connections, and decides which ones it accepts.
 
     A new connection is never refused for lack of a handshake slot: instead, the oldest handshake of
     the address that has most is ended. So a flood pushes out its own connections; a genuine
@@ -119,7 +119,7 @@ class Admission:
         self._accounts: dict[str, _Account] = {}  # by holder
 
     def knock(self, key: object, host: str) -> object | None:
-        """Count a new handshake; return the key of the one that must end to make room, if any."""
+        """Count a new handshake; return the key of a handshake to end for it, or None."""
         address = network_of(host)
         with self._lock:
             victim = self._victim(address)
@@ -169,9 +169,9 @@ class Admission:
             return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
 
     def request(self, identity: PeerIdentity) -> float:
-        """Charge for a request on a kept connection; return for how many seconds to delay it.
+        """Charge for a request on an open connection; return how many seconds to delay it.
 
-        It costs part of what a new connection costs, from the same budget.
+        A request costs an eighth of a new connection, from the same budget.
         """
         with self._lock:
             account = self._account(_holder(identity))
@@ -179,10 +179,10 @@ class Admission:
             return max(0.0, -account.tokens / self.limits.identity_connects_s)
 
     def ask(self, identity: PeerIdentity) -> AnswerTurn:
-        """Charge in advance for a question; return how long to hold it. `answered` must follow.
+        """Charge for a question before it is answered; return when to answer it.
 
-        The cost of the last answer is charged at once, so that simultaneous questions of one name
-        are answered in turn.
+        The charge is what the name's last answer cost, so that simultaneous questions of one name
+        are answered in turn. Call `answered` after the answer, which corrects the charge.
         """
         with self._lock:
             account = self._account(_holder(identity))
@@ -191,7 +191,7 @@ class Admission:
             return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
 
     def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
-        """Charge for an answer of so many bytes, and seconds of processor time."""
+        """Charge for an answer of `size` bytes that took `seconds` of processor time."""
         cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
         with self._lock:
             account = self._account(_holder(identity))
@@ -203,7 +203,7 @@ class Admission:
         """Count a session that a peer pushes.
 
         Raises:
-            Refused: `sessions`: its name has pushed too many different ones within a day.
+            Refused: `sessions`: the peer's name has pushed too many sessions within a day.
         """
         if identity.is_node:
             return  # a node relays sessions that publishers were granted
@@ -223,7 +223,7 @@ class Admission:
         return next(key for key, each in self._handshakes.items() if each == address)
 
     def _account(self, holder: str) -> _Account:
-        """Return an account; there are at most as many as certificates were issued."""
+        """Return the account of a certificate's name, creating it at the first call."""
         now_s, rate = self._clock(), self.limits.identity_connects_s
         full = _BURST_S * rate
         account = self._accounts.setdefault(holder, _Account(0, full, now_s))
@@ -252,7 +252,7 @@ def _holder(identity: PeerIdentity) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the part of an address that all addresses of one holder share."""
+    """Return an IPv4 address itself, or the /64 of an IPv6 address, which has one holder."""
     host = host.partition("%")[0]  # the zone of a link-local address
     if ":" not in host:
         return host

@@ -1,4 +1,4 @@
-"""Budgets: how much of a rate, and of their daily sessions, the holders of a name have used."""
+"""Budgets: what one name has used of its rate, and of its sessions per day."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,7 +9,7 @@ _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last cla
 
 @dataclass(slots=True)
 class Budget:
-    """Budget: how far beyond a rate a peer is, in seconds at that rate.
+    """Budget: for how many seconds a peer must pause until its traffic is within its rate.
 
     >>> budget = Budget()
     >>> budget.spend(1.5, now_s=1.0), budget.spend(0.0, now_s=1.25)
@@ -20,7 +20,7 @@ class Budget:
     metered_s: float = 0.0
 
     def spend(self, cost_s: float, now_s: float) -> float:
-        """Charge for traffic that takes `cost_s` at the rate; return how many seconds to pause."""
+        """Charge for traffic worth `cost_s` seconds of the rate; return the seconds to pause."""
         left_s = self.spent_s - (now_s - self.metered_s)
         self.spent_s, self.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
         return max(0.0, self.spent_s)

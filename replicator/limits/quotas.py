@@ -15,11 +15,11 @@ from rt.text import size_text
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Quota: what one publisher may use of a stream, at each node; None for the node's limit.
+    """Quota: what one publisher may use of a stream, at each node.
 
     Attributes:
-        bytes_s: bytes per second over all of its connections.
-        sessions: different sessions within a day.
+        bytes_s: bytes per second over all of its connections; None for no quota of bytes.
+        sessions: different sessions within a day; None for no quota of sessions.
     """
 
     bytes_s: int | None = None
@@ -64,14 +64,14 @@ class Quotas:
     def __init__(
         self, quota: Callable[[PeerName], Quota], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Charge by `quota`, which returns a publisher's present quota; any thread may call it."""
+        """Prepare; `quota` returns a publisher's present quota, in any thread."""
         self.quota = quota
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[PeerName, _Account] = {}  # at most one for each certificate's name
 
     def spend(self, publisher: PeerName, size: int) -> float:
-        """Charge for bytes; return for how many seconds to pause."""
+        """Charge a publisher for bytes; return how many seconds to pause its connection."""
         quota = self.quota(publisher)
         if quota.bytes_s is None:
             return 0.0
@@ -82,7 +82,7 @@ class Quotas:
         """Count a session that a publisher pushes.
 
         Raises:
-            Refused: `sessions`: the publisher has pushed too many different ones within a day.
+            Refused: `sessions`: the publisher has pushed too many sessions within a day.
         """
         quota = self.quota(publisher)
         with self._lock:
@@ -93,7 +93,7 @@ class Quotas:
                 raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
 
     def _account(self, publisher: PeerName, quota: Quota) -> _Account:
-        """Return an account; a changed rate starts a new budget."""
+        """Return what a publisher has used; its budget starts over if its quota's rate changed."""
         account = self._accounts.get(publisher)
         if account is None:
             account = _Account(quota, Budget(), DaySessions())

@@ -47,18 +47,19 @@ class PullStatus:
     """PullStatus: the status of a copy.
 
     Attributes:
-        node: the node it is copied from; "" while there is no connection.
+        node: the node that the copy comes from; "" while there is no connection.
         position: the end of the copy.
         next_place: where the copy continues: at `position`, or in the next file.
         durable: the durable end of the copy.
         has_all: whether the node has reported, on this connection, that it has nothing more.
         is_ahead: whether the last node that answered had less than the copy has.
         error: why there is no connection, or why the copy has stopped.
-        complete_to: the copy has everything that was merged at `asked_ns`, which ends at this
-            position; None if no such question was answered (`PullClient.ask_end`).
-        asked_ns: when that question was asked, ns since the epoch.
+        complete_to: a position before which is everything that was merged at `asked_ns`, and that
+            the copy has reached; None if the copy has not reached the answer of any
+            `PullClient.ask_end` yet.
+        asked_ns: when the question that led to `complete_to` was asked, ns since the epoch.
         furthest: the furthest end that any node has reported lately.
-        lag: how far the node lags another one; "" if unknown.
+        lag: how far the node lags another node, as text; "" if it does not, or that is unknown.
     """
 
     node: str
@@ -75,7 +76,7 @@ class PullStatus:
 
     @property
     def durable_place(self) -> Position:
-        """Where the durable part of the copy continues: in the next file once one is complete."""
+        """Where the copy's durable part continues: at `durable`, or in the next file."""
         return self.next_place if self.durable >= self.position else self.durable
 
     @property
@@ -130,12 +131,12 @@ class PullClient:
             asks: asks nodes where the stream ends; made here if not given.
             loop: the event loop that serves the connection; made here if not given.
             watch: decides when a node lags; it names nodes `host:port`. Made here if not given.
-            known: the nodes, kept up to date with the members; without it, `nodes` stay.
+            known: the nodes as members change, used instead of `nodes`; None to keep `nodes`.
             is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
             near: mirrors that are preferred to nodes, in this order, unless they lag.
 
         Raises:
-            Misuse: a name is invalid, there is no node, or another pulls into the directory.
+            Misuse: a name is invalid, `nodes` is empty, or another client pulls into the directory.
         """
         _demand_some(nodes)
         self._stream = stream
@@ -211,7 +212,7 @@ class PullClient:
         )  # fmt: skip
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
-        """Wait until the copy has everything that was merged when this was called."""
+        """Wait until the copy has all that was merged before this call; False on a timeout."""
         with closing(self.ask_end()) as asked:
             return asked.wait(timeout_s)
 
@@ -261,11 +262,11 @@ class PullClient:
     def on_succession(
         self, rejoin: Callable[[Succession], str], rejoined: Callable[[], None] = lambda: None
     ) -> None:
-        """Let the copy follow the log that continues its own, if that ends; call before `start`.
+        """Let the copy continue in another log once its own log has ended; call before `start`.
 
         Args:
-            rejoin: turns the copy into one of the log that continues its own, and returns a
-                sentence about what happened; raises `Misuse` if that is impossible. It is called
+            rejoin: turns the copy into a copy of the log that continues the ended one, and returns
+                a sentence about what happened; raises `Misuse` if that is impossible. It is called
                 while no file of the copy is open.
             rejoined: called once the copy is open again.
         """
@@ -321,7 +322,7 @@ class PullClient:
         return self._is_wanted()
 
     def avoids(self, node: Address) -> bool:
-        """Whether a node lags, or is not near although some near mirror does not lag."""
+        """Whether to pull from others first: the node lags, or a near mirror would do instead."""
         now_s = time.monotonic()
         lags = {each: self._watch.avoids(address_text(each), now_s) for each in [node, *self._near]}
         return lags[node] or (node not in self._near and not all(lags.values()))
@@ -337,7 +338,10 @@ class PullClient:
         self._connected(self._dialer.node)
 
     def turn(self) -> float:
-        """Handle what has arrived; if the node refused and then hung up, raise the refusal."""
+        """Handle what has arrived; return the seconds until the next turn.
+
+        If the node has refused the copy, or this client leaves the node, `Refused` says why.
+        """
         side = self._side
         if side is None:
             return HEARTBEAT_S
@@ -366,7 +370,7 @@ class PullClient:
         return None if side is None or side.aside is None else side.take_aside
 
     def end(self) -> None:
-        """Release the connection's use of the copy."""
+        """Release the copy, because the connection has ended."""
         side, self._side = self._side, None
         try:
             if side is not None:
@@ -414,14 +418,14 @@ class PullClient:
 
     @property
     def crosses(self) -> bool:
-        """Whether the copy does not come from a near mirror, but from a node, or from none now."""
+        """Whether the copy does not come from a near mirror now."""
         return self._dialer.node not in map(address_text, self._near)
 
     def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
-        """Whether to switch to a near mirror that has answered.
+        """Whether to switch to the mirror `name`, which is nearer than the present source.
 
-        The mirror must have at least what this copy had when it was asked; with less, it would send
-        nothing.
+        Its `end` must be at or after `place`, where this copy continued when the mirror was asked:
+        a mirror that has less than this copy sends nothing.
         """
         near = [address_text(each) for each in self._near]
         if end is None or end < place or self._watch.avoids(name, time.monotonic()):
@@ -434,7 +438,7 @@ class PullClient:
         return START if log is None else log.appender.next_place
 
     def _is_sound(self) -> bool:
-        """Whether a node has accepted the copy as a prefix of its log, or it is new and empty."""
+        """Whether a node has accepted the copy as a prefix of its log, or the copy is empty."""
         return self._is_accepted or (self._is_new and not self._next_place())
 
     def _completed(self, end: Position, asked_ns: int) -> None:
@@ -451,7 +455,7 @@ class PullClient:
         self._others = self._watch.furthest, self._watch.lag(time.monotonic())
 
     def _look(self) -> float | Aside:
-        """Have a node asked if one is due; return when to look again."""
+        """Return the work of asking the node that is due, or the seconds until the next look."""
         now_s = time.monotonic()
         self._watch.grown(self._next_place(), now_s)
         self._note_others()
@@ -466,7 +470,14 @@ class PullClient:
         )
 
     def _heard(self, node: str, end: Position | None, asked_s: float, place: Position) -> None:
-        """Handle an answer; leave the current node if it lags or a nearer one has as much."""
+        """Record the end that `node` serves; leave the present node if it lags or `node` is better.
+
+        Args:
+            node: the node or mirror that was asked.
+            end: its answer; None if it gave none.
+            asked_s: when it was asked.
+            place: where the copy continued then.
+        """
         self._watch.heard(node, end, asked_s)
         self._note_others()
         why = self._watch.why_leave(asked_s)

@@ -19,11 +19,11 @@ _FOR_GOOD: Final = ("role", "stream", "hops")
 
 
 class NoEnd(NamedTuple):
-    """NoEnd: why a node has not answered where the stream ends.
+    """NoEnd: why a node could not say where the stream ends.
 
     Attributes:
-        why: a sentence.
-        members: members of the cluster, which may be better to ask.
+        why: the reason, as a sentence.
+        members: members of the cluster, one of which may know the end.
         for_good: whether it is useless to ask the node again.
     """
 
@@ -33,7 +33,7 @@ class NoEnd(NamedTuple):
 
 
 class EndAsks:
-    """EndAsks: asks with a puller's certificate. Any thread may call any method."""
+    """EndAsks: asks nodes where a stream ends, as a puller. Any thread may call any method."""
 
     def __init__(self, contexts: Contexts) -> None:
         """Prepare; nothing is asked yet.
@@ -59,7 +59,7 @@ class EndAsks:
         self._made = None
 
     def latest(self, node: Address, hops: int = HOPS_MAX) -> Position | NoEnd:
-        """Return where the stream ends, after everything that was confirmed merged before the call.
+        """Return a position after everything confirmed as merged before this call, or why not.
 
         Args:
             node: the node or mirror to ask. A node has a majority confirm that it leads; a mirror

@@ -1,4 +1,4 @@
-"""EndQuestion: a reader's question where the stream ends, until its copy has reached that end."""
+"""EndQuestion: asks where a stream ends, and whether a reader's copy has reached that end."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
@@ -10,10 +10,10 @@ NODES_MAX: Final = 32  # configured ones and those learned
 
 
 def covers(asked_s: float, since_s: float) -> bool:
-    """Whether a question asked at `asked_s` is valid for a reader that began at `since_s`.
+    """Whether the answer to a question asked at `asked_s` is valid for a reader since `since_s`.
 
-    A question asked before the reader began is not: messages merged after that question may not be
-    before the end that it returned, and the reader must not miss them.
+    The answer to an earlier question may lie before messages that were merged until the reader
+    began, and the reader must not miss these messages.
     """
     return asked_s >= since_s
 
@@ -21,10 +21,10 @@ def covers(asked_s: float, since_s: float) -> bool:
 class EndQuestion(Generic[Node]):
     """EndQuestion: asks one node after another, and compares a copy with the answer.
 
-    An answer counts only if the node asked a majority after this object was made: everything
-    merged, and confirmed to anyone, before that is then before the end it returns. So once the copy
-    has reached that end, wherever it comes from, it is complete as of the question. The answer says
-    nothing about what was merged later.
+    An answer counts only if the node asked a majority after this object was made. Then everything
+    that was confirmed as merged before this object was made is before the end in the answer. So a
+    copy that has reached this end has all of that, whichever node it was pulled from. The answer
+    says nothing about what was merged later.
 
     Pure: `replicator.pull.end_wait` asks in a thread, and the simulation in its turns.
     """
@@ -50,7 +50,7 @@ class EndQuestion(Generic[Node]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether every node has answered that it can never say."""
+        """Whether every node has answered that it can never tell the end."""
         return len(self._unable) == len(self._nodes)
 
     def answered(self, end: Position) -> None:
@@ -58,11 +58,11 @@ class EndQuestion(Generic[Node]):
         self.end = end
 
     def failed(self, why: str, members: Sequence[Node] = (), *, for_good: bool = False) -> None:
-        """Continue with the next node.
+        """Record that the asked node told no end, and continue with the next node.
 
         Args:
-            why: why the node has not answered.
-            members: members of the cluster, as that node knows them; they are asked too.
+            why: the reason, as text.
+            members: members of the cluster, as the asked node knows them; they are asked too.
             for_good: whether it is useless to ask the node again.
         """
         if self.is_round_over:

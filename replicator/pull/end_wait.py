@@ -68,7 +68,7 @@ class EndWait:
         return self._is_over.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the copy is complete; False if it is not in time, or no node can answer.
+        """Wait until the copy has reached the end; False on a timeout, or if no node knows the end.
 
         Raises:
             RtError: the copy cannot be read; `OSError` if the disk fails.
@@ -79,7 +79,7 @@ class EndWait:
         return self.is_reached
 
     def wait_answered(self, timeout_s: float) -> Position | None:
-        """Return the end once it is known; None if the time is over, or no node can answer."""
+        """Wait for the stream's end and return it; None on a timeout, or if no node knows it."""
         self._answered.wait(timeout_s)
         return self.end
 
@@ -102,7 +102,7 @@ class EndWait:
         self._is_over.set()
 
     def _turn(self) -> float | Aside | None:
-        """Return work for a thread, or the seconds until the next look, None for no other look."""
+        """Return work for a thread or the seconds until the next turn; None to take no more."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if pause_s:
             return pause_s
@@ -146,7 +146,7 @@ class EndWait:
             self._end(error)
 
     def _next_s(self) -> float | None:
-        """Return when to look again; None if the copy has reached the end."""
+        """Return the seconds until the next look; None, ending the wait, at the stream's end."""
         if self.is_reached and self.end is not None:
             self._took(self.end, self._asked_ns)
             self._end()

@@ -18,9 +18,9 @@ class _Target(NamedTuple):
     """The end that the current node has to reach, because another node has reported it.
 
     Attributes:
-        end: that end.
-        node: the other node.
-        heard_s: when it reported the end.
+        end: the end to reach.
+        node: the other node, which has reported this end.
+        heard_s: when the other node reported it.
     """
 
     end: Position
@@ -37,13 +37,13 @@ class _Heard(NamedTuple):
 
 
 class LagWatch(Generic[Node]):
-    """LagWatch: compares the merged logs of the nodes that a puller knows, by occasional questions.
+    """LagWatch: asks nodes now and then how far they have merged, and leaves a node that lags.
 
-    The current node is left if another node had an end that the current one, by its own answer,
-    still lacks `lag_s` later. If the current node does not answer, it is left if the copy has not
-    grown for that long. A node that has everything is not left, even if the copy lags it. A node
-    that was left is avoided until it has what it lacked, or for `AVOID_S`. No node is left unless
-    another is known to have more.
+    The puller leaves its current node if another node reported an end, and the current node's own
+    answer `lag_s` later is still before it. If the current node does not answer, the puller leaves
+    it once the copy has not grown for `lag_s`. A node that has everything is kept, even if the copy
+    has not caught up with it. A node that was left is avoided for `AVOID_S`, or until it has what
+    it lacked. No node is left unless another node is known to have more.
 
     Pure: the caller passes the time.
     """
@@ -122,8 +122,8 @@ class LagWatch(Generic[Node]):
     def why_leave(self, now_s: float) -> str:
         """Return why the current node must be left now, or "".
 
-        A node is left only right after it has answered, since it may catch up at any time. From
-        then on it is avoided.
+        The current node is left only right after it has answered, since it may catch up at any
+        time. If this returns a reason, the node is avoided from now on.
         """
         answered, self._answered = self._answered, None
         why = "" if answered is None or answered != self._current else self.lag(now_s)
@@ -155,7 +155,7 @@ class LagWatch(Generic[Node]):
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node, while connected, was asked after its `lag_s` had passed."""
+        """Whether the current node was asked after its `lag_s` to reach the target had passed."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False
@@ -165,7 +165,7 @@ class LagWatch(Generic[Node]):
         return self._target is not None and now_s >= self._target.heard_s + self._lag_s
 
     def _has_better(self, target: _Target, now_s: float) -> bool:
-        """Whether another node answers and has what the current one lacks."""
+        """Whether another node answers, and has reached the end that the current node lacks."""
         return any(
             node != self._current
             and known.end >= target.end
@@ -175,7 +175,7 @@ class LagWatch(Generic[Node]):
         )
 
     def _aim(self) -> None:
-        """Choose the oldest end that the current node is not known to have."""
+        """Set the target: the end reported first that the current node is not known to have."""
         if self._current is None:
             return
         own = self._heard.get(self._current)

@@ -51,7 +51,7 @@ class PulledLog:
         grown(appender.end)  # a mirror serves what is there before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
-        """Wake this connection from now on when the copy has been synced; return the copy."""
+        """Return this copy for a connection; ring its bell whenever the copy was synced."""
         self._bell = bell
         self.written()
         return self
@@ -59,14 +59,14 @@ class PulledLog:
     leave = None  # no other connection fills a copy
 
     def written(self) -> None:
-        """Announce the copy's new end, also to subscribers here; a sync follows within a second."""
+        """Announce the copy's new end, which a sync makes durable within about a second."""
         end = self.appender.end
         self._grown(end)
         self.news.grown(News(end=end if self.appender.is_open else None))
 
     @property
     def confirmations(self) -> Confirmations:
-        """The confirmations to send: only what is durable here."""
+        """The confirmations to send to the node: only the end that is durable here."""
         return Confirmations(received=self.durable)
 
     def keeps(self, entry: Archived) -> bool:
@@ -78,7 +78,7 @@ class PulledLog:
         return False
 
     def doubted(self, _why: str = "") -> None:
-        """Check the end of the copy, which the node compared, and which the disk may have lost."""
+        """Check the copy's last file for damage, because the node found other bytes in it."""
         known = self.appender.manifest
         try:
             self.appender.verify(known.frames_end(self.appender.end.file))
@@ -105,9 +105,10 @@ class PulledLog:
 class LocalCopy:
     """The directory of a copy: locks it, opens the log in it, and syncs the log every second.
 
-    `log` is None until the log is open. `claim` replaces it if the end of the copy was damaged, or
-    if the copy rejoins, that is, continues as a copy of the log that continues its own. While the
-    copy rejoins, `log` is None; if that fails, it stays None until the next `claim`.
+    `log` is None until the log is open. `claim` opens it again if the end of the copy was damaged.
+    If the copy's log has ended, `claim` rejoins: it turns the copy into a copy of the log that
+    continues the ended one. Meanwhile `log` is None; if rejoining fails, `log` stays None until the
+    next `claim`.
 
     Threads: the owner calls `open` and sets `suspect`, `rejoin` and `rejoined` before there is
     another thread; it also calls `start`, `stop` and `close`. The connection's thread calls `claim`
@@ -205,10 +206,10 @@ class LocalCopy:
             return log.manifest.identity
 
     def _go_on(self, old: PulledLog, theirs: str) -> None:
-        """Continue as a copy of the log `theirs`, which continues ours; keep what ours has beyond.
+        """Turn the copy `old` into a copy of the log `theirs`, which continues the log of `old`.
 
         Raises:
-            Refused: `theirs` does not continue our log, or the copy cannot rejoin it.
+            Refused: `theirs` does not continue the log of `old`, or rejoining failed.
         """
         word = self._ended(old.appender.identity.id)
         if word is None or word.new != theirs or self.rejoin is None:
@@ -294,7 +295,7 @@ class LocalCopy:
         self.log = self._open(log.appender.identity)
 
     def _turn(self) -> float | Aside:
-        """Start a sync if one is due; return the time of the next check."""
+        """Return a sync for a thread if one is due, or the seconds until then."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         log = self.log

@@ -37,7 +37,7 @@ _UPSTREAM_S: Final = 10.0  # for a node's answer; the reader waits a little long
 
 
 class MirrorFeed:
-    """MirrorFeed: the copy as a connection sees it; complete if proven so since it connected."""
+    """MirrorFeed: the mirror's copy as one pulling connection sees it."""
 
     def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
         self.directory, self.damaged = feed.directory, feed.damaged
@@ -51,9 +51,9 @@ class MirrorFeed:
 
 
 def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
-    """Return "" if a node only asks (`greets`), otherwise why it is not admitted.
+    """Return why a node is not admitted; "" if it only asks a question (`greets`).
 
-    Nodes of the old site ask where the stream ends before they start.
+    A node with this mirror as its standby asks, before it starts, whether the log is still served.
     """
     return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
@@ -62,9 +62,8 @@ class Mirror:
     """Mirror: the host of a server that only lets subscribers pull (`replicator.host.Host`).
 
     The server's certificate has the role `mirror`: publishers refuse it, and it cannot push, vote
-    or operate anywhere. The mirror answers only what it is sure of: asked where the stream ends, it
-    asks its own nodes, and it calls no puller's copy complete before its own copy has reached such
-    an end.
+    or operate anywhere. A mirror that is asked where the stream ends asks its own nodes. It reports
+    a puller's copy as complete only after its own copy has reached the end that they returned.
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
@@ -78,13 +77,14 @@ class Mirror:
     def __init__(
         self, address: tuple[str, int], contexts: Contexts, stream: str, directory: str
     ) -> None:
-        """Listen; nothing is served before `start`.
+        """Listen on an address; `start` begins to serve the copy.
 
         Args:
-            address: host and port to listen on; port 0 takes a free one, see `address`.
+            address: host and port to listen on; for port 0 the system chooses a port, which the
+                property `address` returns.
             contexts: contexts made by `rt.net.tls.server_context`, with a mirror's certificate.
-            stream: the served stream.
-            directory: directory of the copy, which another object fills.
+            stream: the name of the stream.
+            directory: the directory of the copy, which a `PullClient` fills.
 
         Raises:
             OSError: the address is not available.
@@ -111,7 +111,7 @@ class Mirror:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address on which it listens."""
+        """The host and port on which the mirror listens."""
         return self._server.address
 
     def start(self) -> None:
@@ -184,7 +184,10 @@ class Mirror:
     # Where the stream ends
 
     def _is_proven(self, since_s: float) -> bool:
-        """Whether the copy has all that was merged at some time after `since_s`; ask if unknown."""
+        """Whether the copy is known to have all that was merged before `since_s`.
+
+        If that is unknown, this also asks the nodes for the end, so that a later call can tell.
+        """
         with self._proving:
             proof = self._proof
             if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
@@ -194,7 +197,7 @@ class Mirror:
         return False
 
     def _serve_question(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        """Answer one request where the stream ends; a mirror answers no others."""
+        """Answer one request that asks where the stream ends; refuse any other request."""
         with sock:
             line = receive_line(sock, _REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
             request, words = decode_request(line) or {}, self.successions

@@ -12,15 +12,15 @@ SUCCESSION_NAME: Final = "standby.succession"  # beside the copy; `rt standby pr
 
 
 def succession_beside(directory: str) -> str:
-    """Return the path of the file that names the log which continues a copy's log."""
+    """Return the path of the file, beside a copy, that says which log continues the copy's."""
     return os.path.join(os.path.dirname(os.path.abspath(directory)), SUCCESSION_NAME)
 
 
 def promoted_to(directory: str) -> str:
-    """Return where the log of a copy continues, if the copy was promoted; "" if it was not.
+    """Return the addresses of the cluster that a copy was promoted to; "" if it was not.
 
     Raises:
-        Misuse: the file that says where cannot be read.
+        Misuse: the file that names the cluster cannot be read.
         ManifestError: the copy's manifest is damaged.
     """
     try:

@@ -45,7 +45,7 @@ class FileFetch:
         pull: Callable[..., PullClient] = PullClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare, and remove what an earlier process left.
+        """Prepare, and remove copies that an earlier process did not use.
 
         Args:
             directory: directory of the log.
@@ -110,13 +110,13 @@ class FileFetch:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _demand_ended(self) -> None:
-        """Release the last connection's resources; raise `Refused` while it is still ending."""
+        """Stop the client of the last fetch; raise `Refused` if it has not ended yet."""
         if self._ending is not None and not self._ending.stop():
             raise Refused("busy", "the last connection has not ended yet")
         self._ending = None
 
     def _wait(self, client: PullClient, line: Rolled) -> None:
-        """Wait until the file is here; raise `Refused` if the node does not send it."""
+        """Wait until the file was copied; raise `Refused` if the node does not send all of it."""
         began_s = since_s = self._clock()
         reached = Position(0)
         while (status := client.status()).next_place <= line.file + line.end:

@@ -12,16 +12,18 @@ from rt.log.write.rolled_check import check_rolled
 
 
 class FileSource(Protocol):
-    """Where copies of a log's files come from."""
+    """Copies files of a log from other nodes."""
 
     def nodes(self) -> Sequence[str]:
         """Return the nodes that may be asked, by name or address."""
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
-        """Copy a rolled file from a node; return its path, on the log's file system, synced.
+        """Copy a rolled file of `log` from a node, and sync the copy; return the copy's path.
+
+        The copy is on the file system of `log`; `line` is the file's line in the manifest of `log`.
 
         Raises:
-            Refused: the node does not send it.
+            Refused: the node does not send the file.
             Stopped: the repair was stopped.
             OSError: the disk failed, or is full.
         """
@@ -43,7 +45,10 @@ class Mended(NamedTuple):
 
 
 def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
-    """Replace a damaged rolled file of a merged log; None if it was archived meanwhile.
+    """Replace a damaged rolled file of a merged log by another node's copy.
+
+    Returns:
+        The node that sent the copy; None if the file was archived meanwhile.
 
     Raises:
         Refused: no node has the file undamaged; the message has each node's answer.
@@ -66,7 +71,7 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
 
 
 def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
-    """Verify a copy against the manifest here, which damage to the file cannot have changed.
+    """Check the copy `fresh` against this log's manifest, which the damage has not touched.
 
     Raises:
         Refused: the copy is not the file that the manifest describes.

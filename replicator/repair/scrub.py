@@ -52,7 +52,7 @@ class ScrubPorts:
         mend: replaces a damaged file of a merged log; `Refused` if no node has it.
         report: called with damage in the copy of a session, which is repaired elsewhere.
         barred: the damaged files of the merged log, which are not served.
-        now_ns: returns the time.
+        now_ns: returns the time, in ns since the epoch.
     """
 
     logs: Callable[[], Sequence[Appender]]
@@ -94,8 +94,8 @@ class Scrub:
     def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
         """Prepare; `record` holds the progress made before a restart.
 
-        A round starts `every_s` after the last one; None for no rounds: only suspected files are
-        read.
+        A round starts `every_s` seconds after the last one has ended. If `every_s` is None, there
+        are no rounds, and only suspected files are read.
         """
         self.state = ScrubState(record.finished_ns)
         self._ports = ports
@@ -185,7 +185,7 @@ class Scrub:
         return now_s >= self._next_round_s
 
     def _places(self, logs: Iterable[Appender]) -> Iterator[Place]:
-        """Return all rolled files that are not archived, from where the last process stopped."""
+        """Yield the rolled files to read in a round, after those read before a restart."""
         for log in logs:
             known = log.manifest
             files = list(known.order)
@@ -265,16 +265,17 @@ class Scrub:
         self._forget(place, repaired=mended is not None)
 
     def _say(self, place: Place, bad: _Bad, why: str) -> None:
-        """Log why a file is not repaired, once for each reason."""
+        """Log why a file is not repaired, unless the reason is the same as last time."""
         if why != bad.why:
             bad.why = why
             path = os.path.join(place[0], place[1].file_name)
             _log.error("%s is damaged and not repaired: %s; it is tried again", path, why)
 
     def _follow(self, logs: Mapping[str, Appender]) -> None:
-        """Forget damaged files that were archived; check copies of sessions that were set aside.
+        """Forget damaged files that were archived, and count copies of sessions as repaired.
 
-        A copy that was set aside counts as repaired once the new one is as long as it was.
+        A damaged copy of a session is set aside. It counts as repaired once the copy that replaces
+        it reaches the end of the damaged file.
         """
         for place, bad in list(self._bad.items()):
             log = logs.get(place[0])
@@ -291,7 +292,7 @@ class Scrub:
                 _log.warning("%s: copied again", directory, extra={"event": "repaired"})
 
     def _forget(self, place: Place, *, repaired: bool = False) -> None:
-        """Serve a file again that was damaged and has been repaired or archived."""
+        """Forget a damaged file; if it is a merged log's, serve the file again."""
         bad = self._bad.pop(place, None)
         if bad is not None:
             if bad.log.identity.merged:

@@ -14,7 +14,7 @@ _NOTES_A_SAVE: Final = 64  # files between saves; as many are read again after a
 
 
 class ScrubRecord:
-    """ScrubRecord: a file of a scrub's progress, not synced; if unreadable, it counts as missing.
+    """ScrubRecord: a file that holds a scrub's progress. It is not synced, and may be lost.
 
     One thread uses it.
     """
@@ -28,7 +28,7 @@ class ScrubRecord:
         self._notes = 0
 
     def place(self, directory: str) -> Position:
-        """Return the file of a log at which this round continues."""
+        """Return the file at which this round continues in the log in `directory`."""
         return self._next if directory == self._directory else START
 
     def note(self, directory: str, file: Position) -> None:

@@ -54,7 +54,7 @@ class Scrubber:
         """Start reading.
 
         Args:
-            loop: knows when the next turn is due.
+            loop: the event loop that starts each turn when it is due.
             pool: its threads run the turns, and a repair occupies one while it copies a file; None
                 for a thread of its own.
         """
