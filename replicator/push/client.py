@@ -75,15 +75,15 @@ class PushClient:
             sessions: names or globs of the sessions to ship; those that appear later too. None to
                 ship only those for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
-            keep_s: how many seconds longer they are kept, in order to send them again to a standby
-                that lags.
-            standby: returns up to where a standby has the merged log; messages that it lacks are
-                kept, too.
+            keep_s: how many seconds longer to keep these files, in order to send them again to a
+                standby that lags.
+            standby: returns up to where a standby has the merged log; files with messages that the
+                standby lacks are kept, too. None without a standby.
             loop: the event loop that serves the connections; a new one is made if not given.
             watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
-            refused_retry_s: when to offer a session again where something must be repaired first.
-            known: the nodes, kept up to date with the members; without it, `nodes` stay as they
-                are.
+            refused_retry_s: seconds until a session is offered again after a refusal that lasts
+                until something is repaired.
+            known: the nodes as members change, used instead of `nodes`; None to keep `nodes`.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
@@ -135,9 +135,10 @@ class PushClient:
         )
 
     def _count(self) -> None:
-        """Count the confirmations only of nodes that are not sealed; of all, if all are sealed.
+        """Ignore the confirmations of sealed nodes, unless all nodes are sealed.
 
-        The loop calls this when a node is sealed, or is no longer sealed.
+        A sealed node refuses everything, because its log has ended. The loop calls this when a node
+        becomes sealed, or is no longer sealed.
         """
         going_on = [each.name for each in self._connections if not each.is_sealed]
         names = going_on or [each.name for each in self._connections]
@@ -191,7 +192,7 @@ class PushClient:
             self._book.forget(session)
 
     def _in_loop(self, change: Callable[[], None]) -> bool:
-        """Change which sessions are shipped; False if the loop has ended."""
+        """Have the loop change which sessions are shipped; return False if it has ended."""
 
         def do() -> None:
             change()
@@ -275,9 +276,9 @@ class PushClient:
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
-        """Whether another program ships everything that is not known to be merged.
+        """Whether another program ships every session that is not known to be merged.
 
-        The nodes accept a session from one connection at a time, and this one hears nothing of it.
+        The nodes accept a session from one connection at a time, and confirm it only there.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -307,7 +308,11 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether most of these nodes have the session, and report so of a majority of all."""
+        """Whether most nodes have all of a session, and report that a majority of the cluster does.
+
+        This client may ship to only some of the cluster's nodes, and only nodes know how many there
+        are.
+        """
         progress, settled = self._book.progress(session), set()
         every = [each for each in self._connections if not each.is_sealed]
         for connection in every:

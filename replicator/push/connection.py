@@ -64,7 +64,7 @@ class ShippedSessions(Protocol):
         """Close the files of an idle session."""
 
     def begun(self, serial: int) -> None:
-        """Record how many statements of ended logs were known when a connection began."""
+        """Record that a connection began, when `serial` logs were known to have ended."""
 
     def refused(self, session: str, why: Refused) -> float:
         """Record a refusal; return after how many seconds to offer the session again."""
@@ -145,14 +145,14 @@ class PushConnection:
         return channel.log.manifest.frames_end(channel.position)
 
     def sent(self, session: str) -> tuple[Position | None, int]:
-        """Return the end of what was sent, or None, and how many bytes of that file are left."""
+        """Return the end sent, and how many bytes its file has after it; None and 0 if unknown."""
         channel = self._channels.get(session)
         if channel is None:
             return None, 0
         return channel.position, channel.changes.bytes_after(channel.position)
 
     def archived_to(self, session: str) -> Position:
-        """Return the end of the last file that was archived here; `START` if none was."""
+        """Return the end of a session's last archived file; `START` if it has none."""
         channel = self._channels.get(session)
         if channel is None:
             return START
@@ -171,7 +171,11 @@ class PushConnection:
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Whether to have a connection now; False replaces one without free channel numbers."""
+        """Whether to have a connection now.
+
+        False also if the connection has used up its channel numbers and a new one would have enough
+        for all sessions: the dialer then makes a new one.
+        """
         side = self._side
         is_used_up = side is not None and side.is_used_up
         return self._book.is_wanted() and not (
@@ -210,7 +214,7 @@ class PushConnection:
         """Return None: no other thread has work to do."""
 
     def turn(self) -> float:
-        """Check sessions that have grown, handle what was received, and send."""
+        """Check sessions that have grown, receive and send; return seconds until the next turn."""
         look_s, side = self._book.look_s, self._side
         if side is None:
             return HEARTBEAT_S

@@ -6,7 +6,9 @@ from rt.log.notify.headers_note import HeadersNote
 
 
 class HeadersNews:
-    """HeadersNews: whether headers are allowed; one node's yes suffices, as all agree before that.
+    """HeadersNews: whether publishers may write headers, as the nodes have answered.
+
+    One node that allows headers suffices: nodes do so only once all of them can read headers.
 
     Threads: only the loop uses it, except that the owner calls `begin` before there is a
     connection.
@@ -25,7 +27,10 @@ class HeadersNews:
                 self._file.remove()
 
     def take(self, node: str, why_not: str) -> None:
-        """Record a node's answer; if it cannot be written now, the next `note` writes it."""
+        """Record and write why a node does not allow headers; "" if it does.
+
+        If the disk fails, the next `note` writes it.
+        """
         self._said[node] = why_not
         with suppress(OSError):
             self.note()

@@ -98,7 +98,7 @@ class SessionSweep:
         self.is_asked = True
 
     def answer(self) -> None:
-        """Accept the request. Call this before reading the names, as another request may follow."""
+        """Clear the request, before the sessions are listed: later requests then count again."""
         self.is_asked = False
 
     def begin(self, new: Iterable[str], known: Collection[str]) -> None:
@@ -119,9 +119,9 @@ class SessionSweep:
         self._new[new] = None
 
     def some(self) -> list[str]:
-        """Remove and return the sessions to check now: new ones, or, after a rest, others.
+        """Remove and return the sessions to check now: new ones first, then some of the others.
 
-        Empty while the rest lasts, or if no session is left.
+        Returns nothing if no session is left, or if the pause since the last ones is not over.
         """
         now_s = self._clock()
         if not self._new:

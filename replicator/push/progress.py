@@ -21,7 +21,7 @@ class Release(Enum):
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
-        """Return how many of `nodes` nodes must have merged the files."""
+        """Return how many of `nodes` nodes must have merged files before these are archived."""
         return nodes if self is Release.ALL else nodes // 2 + 1
 
 
@@ -44,7 +44,9 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
 
 
 def in_next_log(known: Confirmations) -> Confirmations:
-    """Return the part of confirmations that stays valid once another log continues the nodes' log.
+    """Return the confirmations that stay valid once another log continues the nodes' log.
+
+    Only `released` stays valid: the files up to there may already be archived.
 
     >>> from rt.position import Position as P
     >>> in_next_log(Confirmations(P(9), P(9), P(9), P(9), P(8))).released
@@ -210,7 +212,10 @@ class SessionProgress:
             self._begin(self._log)
 
     def begin_epoch(self) -> None:
-        """Forget the confirmations, because another log continues the log that they were about."""
+        """Forget all confirmations but `released`, because the nodes' log has ended.
+
+        The nodes of the log that continues it confirm the session again.
+        """
         with self._lock:
             self.known = in_next_log(self.known)
             self._reached = {}
@@ -255,13 +260,13 @@ class SessionStatus:
     Attributes:
         session: the session's name.
         node: `host:port`.
-        connected: whether a connection carries it.
-        position: the end of what was sent.
+        connected: whether a connection to the node carries the session.
+        position: the end of what was sent; without a connection, the end that the node has synced,
+            or any node if this one was never heard from.
         durable: the end of what the node has synced.
-        lag_bytes: bytes of the current file not sent yet; without a connection, not received by
-            the node, or by any node if this one was never heard from.
-        error: why it is not sent, or "".
-        replicated: the end that a majority of all nodes holds, as far as is known here.
+        lag_bytes: bytes of the session's current file after `position`.
+        error: why the session is not sent, or "".
+        replicated: the end that a majority of all nodes is known to hold.
     """
 
     session: str

@@ -83,7 +83,7 @@ class RequestedSessions:
         return LogDirectory(copy.directory), copy.durable
 
     def answered(self, _node: str, _holder: str) -> None:
-        """Do nothing: the certificate must be the member's."""
+        """Do nothing: a relay accepts only the certificate of the node that it dials."""
 
     def begun(self, serial: int) -> None:
         """Do nothing: a relay keeps no confirmations that could be outdated."""
@@ -100,9 +100,9 @@ class RequestedSessions:
         """Do nothing: nothing is open."""
 
     def refused(self, session: str, why: Refused) -> float:
-        """Drop the request, and return the seconds before which the session is not relayed again.
+        """Drop the request for a session, and return for how many seconds to ignore others for it.
 
-        The other node repeats the request while it lacks the session.
+        The other node repeats its request while it lacks the session.
         """
         retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
         self._needed_s.pop(session, None)
@@ -130,10 +130,10 @@ class Relay:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `want` dials. The node's certificate must prove its name.
+        """Prepare; the first `want` dials the node.
 
-        `copy_of` returns the copy of a session, or None; `contexts` are made by
-        `rt.net.tls.client_context`.
+        The node's certificate must prove `name`. `copy_of` returns the copy of a session, or None;
+        `contexts` are made by `rt.net.tls.client_context`.
         """
         self.name = name
         self._requested = RequestedSessions(copy_of, clock)

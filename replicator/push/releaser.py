@@ -21,7 +21,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Releaser:
-    """Archives the files that a session need not keep any more, if no publisher does so.
+    """Archives files that sessions no longer need, where no running publisher does so.
 
     A publisher that runs archives the files itself, as far as its `confirmed` file allows.
 

@@ -74,11 +74,12 @@ class SessionBook:
             del self._holders[node]
 
     def begun(self, serial: int) -> None:
-        """If a log has ended since the last connection began, forget its confirmations.
+        """Forget the confirmations if the nodes' log has ended since the last connection began.
+
+        The nodes of the log that continues it confirm everything again.
 
         Args:
-            serial: how many statements of ended logs were known when the connection began. The
-                nodes of the next log confirm everything again.
+            serial: how many logs were known to have ended when this connection began.
         """
         if self._serial is not None and serial > self._serial:
             for each in self._progress.copy().values():
@@ -86,9 +87,9 @@ class SessionBook:
         self._serial = serial if self._serial is None else max(serial, self._serial)
 
     def is_wanted(self) -> bool:
-        """Whether to keep connections, even without a session, so that the first one is fast.
+        """Whether to keep connections, so that a new session's first message is sent at once.
 
-        If sessions are chosen, there is no connection before the first one, or after the last.
+        False only if sessions are chosen one by one, and none is chosen now.
         """
         return self._globs is not None or bool(self._chosen)
 
@@ -109,7 +110,7 @@ class SessionBook:
         self._chosen = {each: heard for each, heard in self._chosen.items() if each != session}
 
     def forget(self, session: str) -> None:
-        """Forget the progress of a session that was left; its file has the confirmations."""
+        """Forget the progress of a session that was left; its confirmations stay on disk."""
         self.rest(session)
         self._progress.pop(session, None)
 
@@ -118,9 +119,9 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log and None, as all of it may be sent.
+        """Return a session's log, and None instead of a limit, since all of the log may be sent.
 
-        The result is None if the session must not be shipped.
+        Returns None alone if the session must not be shipped.
         """
         if not self.ships(session):
             return None
@@ -134,9 +135,10 @@ class SessionBook:
             return False
 
     def bytes_after(self, session: str, position: Position) -> int:
-        """Return the bytes after a position; only the last file's if the position is in another.
+        """Return how many bytes a session's last file has after a position.
 
-        For a session that no connection ships, so its log is not open.
+        If the position is in an earlier file, this is the size of the last file. It reads the
+        directory, for a session that no connection ships and whose log is therefore not open.
         """
         path = self.path(session)
         files = (file_position(name) for name in OsDisk().names(path))

@@ -91,7 +91,7 @@ class SessionWatcher:
         self._gathered.take(session)
 
     def _heard(self, name: str, news: News, /) -> None:
-        """Have the loop announce a session that has grown; until then, its frames are gathered."""
+        """Keep a session's new frame in memory, and have the loop announce that it has grown."""
         if self._stopping or self._loop is None:
             return
         if name in self._due or name in self._announcing or self._book.ships(name):

@@ -18,7 +18,7 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Writes, at each look, why a session is not merged as far as it was published.
+    """Writes, at each look, why published messages of a session are not merged yet.
 
     Threads: one thread at a time uses it.
     """
@@ -29,7 +29,7 @@ class ShippingNotes:
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Write notes by `errors`, which returns, by node, why a session is not shipped, or ""."""
+        """Prepare; `errors` returns why a session is not shipped to each node, "" if it is."""
         self._book = book
         self._errors = errors
         self._connections = connections
@@ -65,7 +65,10 @@ class ShippingNotes:
             self._noted.discard(session)
 
     def _code(self, session: str) -> str:
-        """Return `NAME_TAKEN` if a majority refuses the session with it; one node may lag."""
+        """Return `NAME_TAKEN` if a majority refuses the session with this code, otherwise "".
+
+        A minority may lag the other nodes, and refuse the session only for a moment.
+        """
         refusing = sum(each.refusal(session) == NAME_TAKEN for each in self._connections)
         return NAME_TAKEN if refusing > len(self._connections) // 2 else ""
 

@@ -35,13 +35,14 @@ class ClientView:
         peer: the name in its certificate.
         kind: `PUSHES` or `PULLS`.
         address: host:port.
-        began_ns: when it was admitted.
-        ended_ns: when it ended; None while it lasts.
-        position: the end of the merged log sent to it; None for one that pushes.
-        sent: bytes of the merged log sent to it.
-        waiting_s: how long the oldest bytes that it lacks have waited, if measured.
-        software: the software it reports.
-        acked: the end of the merged log that it has confirmed; None for one that pushes.
+        began_ns: when the connection was admitted, ns since the epoch.
+        ended_ns: when the connection ended, ns since the epoch; None if it has not ended.
+        position: the end of the merged log sent to the client; None if the client pushes.
+        sent: bytes of the merged log sent to the client.
+        waiting_s: for how many seconds the oldest bytes that the client lacks have waited; 0 if not
+            measured.
+        software: the name and version of the client's software, as it reports them.
+        acked: the end of the merged log that the client has confirmed; None if the client pushes.
     """
 
     peer: str
@@ -60,7 +61,8 @@ class ClientView:
 class ServedClient:
     """A client that is connected; its connection's thread adds to `sent` and sets `ends`.
 
-    `ends` returns the end of what was sent to it, and of what it has confirmed.
+    `ends` returns the end of what was sent to a puller, and the end of what the puller has
+    confirmed; None for a pusher.
     """
 
     peer: str
@@ -72,7 +74,11 @@ class ServedClient:
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
-        """Return a view of the client; if it has left, its end is what it confirmed last."""
+        """Return a view of the client, which left at `ended_ns`; None while it is connected.
+
+        The view of a client that has left ends where the client has confirmed, not where the server
+        has sent.
+        """
         position, acked = (None, None) if self.ends is None else self.ends()
         if ended_ns is not None and position is not None and acked is not None:
             position = min(position, acked)
@@ -127,7 +133,7 @@ class ServerRecord:
             self._refused[code if code in REASONS else OTHER] += 1
 
     def refused(self) -> dict[str, int]:
-        """Return how often each reason was given, including reasons never given."""
+        """Return how often peers were refused, by code; 0 for codes that were never sent."""
         with self._lock:
             return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
 

@@ -1,4 +1,4 @@
-"""LogFeeds: the merged log as pulling connections see it, and how they learn of more."""
+"""LogFeeds: serves a merged log to pulling connections, and notifies them when it grows."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -43,8 +43,8 @@ class LogFeed:
     def is_whole(self) -> bool:
         """Whether a copy up to `end` has all that was merged; False while this node lags.
 
-        Always True for another node, which takes what there is: this node may be waiting for bytes
-        from that one.
+        For a connection of another node, True even while this node lags: the other node must not
+        wait for this one, which may be waiting for bytes of the other.
         """
         return self._relays or self._feeds.is_whole()
 
@@ -115,19 +115,19 @@ class LogFeeds:
         self._feeds.pop(feed, None)
 
     def demand_open(self, *, relays: bool) -> None:
-        """Raise `Refused` if the log will not be served again to a node (`relays`) or a client."""
+        """Raise `Refused` if the log is not served to a node (`relays`) or to a client."""
         if self.refusal is not None:
             raise self.refusal
         if self.moved is not None and not relays:
             raise self.moved
 
     def turn_away(self, why: Refused | None) -> None:
-        """Turn away all peers but nodes, giving this reason; None serves them again."""
+        """Refuse all peers except nodes, for the reason `why`; None serves all peers again."""
         self.moved, self._left = why, self._feeds.copy()
         self.go_on()
 
     def refuse(self, why: Refused) -> None:
-        """Turn all connections away from now on."""
+        """Refuse all peers, nodes too, from now on."""
         self.refusal, self._left = why, self._feeds.copy()
         self.go_on()
 

@@ -32,7 +32,7 @@ class Hold(NamedTuple):
 
     Attributes:
         seconds: how long; 0 for not at all.
-        is_over: returns whether the pause ends early, because the quota was changed.
+        is_over: returns True to end the pause early, when the peer's quota was changed.
     """
 
     seconds: float
@@ -299,5 +299,5 @@ class _Woken:
         self._client.ready()
 
     def failed(self, error: Exception) -> bool:
-        """End the connection because of an error in its turn; return as the client's `failed`."""
+        """End the connection because of an error in its turn; see `LoopedClient.failed`."""
         return self._client.failed(error)

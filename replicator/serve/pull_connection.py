@@ -26,14 +26,13 @@ _POLL_S: Final = 1.0  # how often to check the log without the bell
 
 
 class PullConnection:
-    """Sends a log as it grows.
+    """Sends a merged log to one peer as the log grows.
 
-    The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
-    so that a lone message need not wait for the connection's next turn.
+    A few new bytes are sent by `set` itself, if the loop's own thread calls it and the peer accepts
+    them at once. So a lone message need not wait for the connection's next turn.
 
-    Threads: an event loop calls all but `set`, which any thread may call; in the loop's own, it
-    sends, unless `is_lent`. That is set by the loop before it leaves a turn or the end to a thread,
-    and during a turn.
+    Threads: an event loop calls all methods except `set`, which any thread may call. `set` does not
+    send while `is_lent` is true: during a turn, and while another thread does a turn or `close`.
     """
 
     def __init__(
@@ -50,9 +49,9 @@ class PullConnection:
     ) -> None:
         """Serve the log of the feed that `feed` returns to the peer at the other end of `link`.
 
-        Both sides have greeted; `wake` rouses the connection. `loop` calls its methods; without
-        one, every caller of `set` counts as the loop. `damaged` is as in `replicator.host.Host`,
-        `heard` as in `SourceConnection`; `traffic` counts what is sent.
+        Both sides must have greeted. `wake` has the loop call `turn`. `loop` calls the methods; if
+        it is None, `set` may send in any thread. `damaged` is as in `replicator.host.Host`, `heard`
+        as in `SourceConnection`; `traffic` counts what is sent.
 
         Raises:
             Refused: the host does not serve now.
@@ -82,7 +81,7 @@ class PullConnection:
 
     @property
     def acked(self) -> Position:
-        """The end of what the peer has confirmed, each second. Any thread may ask."""
+        """The end that the peer has confirmed, as it does each second. Any thread may ask."""
         channel = self._channel
         return self._ends[1] if channel is None else channel.acked
 
@@ -97,7 +96,7 @@ class PullConnection:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether the next turn may read bytes not in the page cache, as from an old file."""
+        """Whether the next turn may wait for the disk, because the peer is far behind."""
         channel = self._channel
         if channel is None or not channel.has_begun:
             return True
@@ -127,11 +126,15 @@ class PullConnection:
             self.is_lent = False
 
     def beat(self) -> None:
-        """Send a heartbeat if one is due, between two turns that are far apart; may raise."""
+        """Send a heartbeat if one is due, between two turns that are far apart.
+
+        Raises:
+            PeerError: the peer has gone.
+        """
         self._link.beat()
 
     def close(self) -> None:
-        """Release the log, and send the peer the reason."""
+        """Release the merged log; report in the program's log why the channel has ended."""
         for why in self._refused:
             level = logging.INFO if why.code in PASSING else logging.WARNING
             _log.log(level, "%s: %s", self._link.name, why)

@@ -223,7 +223,10 @@ class Server:
 
     @property
     def _threads_max(self) -> int:
-        """The maximum number of threads; handshakes count twice, as displaced ones end later."""
+        """The maximum number of connections and handshakes together.
+
+        Handshakes count twice: one that was ended for a newer one takes a moment to end.
+        """
         limits = self.admission.limits
         return limits.connections + 2 * limits.handshakes
 
@@ -255,7 +258,7 @@ class Server:
                 kept(partial(self._drop, connection))
 
     def _report(self, connection: ServedConnection, error: Exception) -> None:
-        """Log why a connection has ended, unless the peer ended it, which is recorded elsewhere."""
+        """Log why a connection has ended, unless the peer hung up or this server ended it."""
         if isinstance(error, HungUp) or connection.is_ended:
             return
         self._count(connection, error)
@@ -265,10 +268,10 @@ class Server:
         self._lines.warn(f"{connection.host} {words}", line)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
-        """Count why a peer was refused; a connection that broke later is not a refusal.
+        """Count a refusal; an admitted connection that broke is none, and is not counted.
 
-        It counts for the connection's stream, or for the first stream if it reached none, so that a
-        sum over the streams counts it once.
+        The refusal counts for the connection's stream, or for the first stream if the peer has not
+        named one yet, so that a sum over all streams counts it once.
         """
         code = error.code if isinstance(error, Refused) else "tls"
         if isinstance(error, Refused) or not connection.is_admitted:
@@ -353,7 +356,7 @@ class Server:
         return None if looped is None else partial(self._hand_over, connection, looped)
 
     def _greet(self, link: Link, peer: PeerIdentity) -> tuple[Hello, ServedStream]:
-        """Answer a peer's greeting, if it may proceed; return it and the stream that it names.
+        """Receive a peer's greeting and answer it; return the greeting and the stream it names.
 
         Raises:
             Refused: the peer may not do what it asks for.
@@ -397,7 +400,7 @@ class Server:
     def _hand_over(
         self, connection: ServedConnection, looped: LoopedConnection, drop: Callable[[], None]
     ) -> None:
-        """Let an event loop take over a connection, and end it as its thread would."""
+        """Have the event loop serve a connection; once it has ended, report why, and `drop` it."""
 
         def over(error: Exception | None) -> None:
             try:

@@ -28,17 +28,20 @@ class ServedStream:
     """ServedStream: one stream of a server.
 
     Attributes:
-        host: the node that has it.
+        host: the node that serves the stream.
         record: its clients, and its refusals.
         others: handlers of protocols other than replication, by ALPN name.
         greets: the ALPN names of the protocols that unknown nodes may speak.
-        questions: handlers of questions about a stream, by the ALPN name of the question;
-            `NAME/STREAM` asks about that stream, and `NAME` about the only one.
+        questions: handlers of questions about a stream, by the ALPN name of the question. A peer
+            that negotiates `NAME/STREAM` asks about that stream; with `NAME`, it asks about the
+            server's only stream.
         is_own: whether publishers whose grants name no stream may push to it.
         door: returns why a node is not admitted; if None, the host's members are admitted.
         outdated: returns why a node may not speak a protocol, by its ALPN name; "" if it may.
-        says: returns the signed statements of which log continues another, to send to each peer.
-        hears: takes such a statement from a peer; `Refused` if the served log has ended by it.
+        says: returns signed statements that a log has ended and another continues it, to send to
+            each peer.
+        hears: called with such a statement from a peer; `Refused` if it says that the served log
+            has ended.
         quotas: the quotas of its publishers.
     """
 
@@ -130,7 +133,9 @@ class Streams:
         return tuple(self._routes.by_alpn)
 
     def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
-        """Return a stream; `Refused` if this name is not served. Only operators learn the reason.
+        """Return a stream by its name; `Refused` if it is not served.
+
+        Only operators learn why a stream is not served.
 
         Args:
             name: the name that the peer sent.
@@ -186,7 +191,7 @@ class Streams:
         self._routes = _Routes(streams, failed, routes | shared | unnamed)
 
     def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        """Refuse a question about a stream that is not served, or about none."""
+        """Refuse a question that names a stream that is not served, or names none of several."""
         routes = self._routes
         words = "this node serves several streams, and not the one that is asked for"
         for name, why in routes.failed.items():
@@ -198,7 +203,10 @@ class Streams:
 
 
 def _not_served(name: str, why: str, peer: PeerIdentity | None) -> str:
-    """Return that a stream failed; only operators get the reason, which may name files."""
+    """Return the error text for a stream that failed; only operators get the reason.
+
+    The reason may name files of this machine.
+    """
     if peer is not None and peer.may_operate:
         return f"stream {name!r} is not served now: {why}"
     return f"stream {name!r} is not served now; the node's log says why"

@@ -64,10 +64,10 @@ class AckSchedule:
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
         held. `_news` and `_expected` are sets that one side adds to and the other removes from,
         both atomic; `note` only tests for membership of `_waiting`. `note` tests it after removing
-        from `_expected`, and `due` reads `_expected` last, so at least one of the two sees what the
-        other has done. `is_woken` is set before the wake, by a thread that has noted its news, and
-        cleared by `look` before the news is read, so a thread that finds it set need not wake the
-        connection.
+        from `_expected`, and `due` reads `_expected` last, so at least one of the two methods sees
+        what the other has done. `is_woken` is set before the wake, by a thread that has noted its
+        news, and cleared by `look` before the news is read, so a thread that finds it set need not
+        wake the connection.
     """
 
     def __init__(
@@ -82,13 +82,14 @@ class AckSchedule:
         """Prepare; nothing is scheduled yet.
 
         Args:
-            wake: the wake that the connection waits for.
-            patience_s: how long durable bytes wait to be acknowledged as merged too. They are
-                usually merged soon, and one acknowledgement serves both.
-            rank: tells whether the source learns of merges from this node first. If not, all
-                acknowledgements wait, and one serves many merges. If `rank` is not given, this node
-                counts as the first.
-            later_s: how long they wait in that case; `patience_s` if not given.
+            wake: set to have the connection acknowledge.
+            patience_s: how long an acknowledgement of durable bytes is delayed if they are not
+                merged yet. They usually are merged soon, and one acknowledgement reports both.
+            rank: whether this node merges before the others, so that sources wait for its reply.
+                On any other node all acknowledgements are delayed, and one reports many merges.
+                None counts as the first node.
+            later_s: how long acknowledgements are delayed on a node that is not the first; None for
+                `patience_s`.
             clock: a monotonic clock, in seconds.
         """
         self.wake = wake
@@ -157,7 +158,7 @@ class AckSchedule:
         return due
 
     def take(self, channel: SinkChannel) -> bool:
-        """Remove a channel from the schedule, to acknowledge it now; False if it can wait."""
+        """Remove a channel from the schedule, to be acknowledged now; False if it is to wait."""
         if self._patience_s:
             reached = channel.inbox.confirmations
             is_merging = reached.merged < reached.received

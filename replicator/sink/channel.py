@@ -64,10 +64,10 @@ class SinkChannel:
         self._acked: Ack | None = None
 
     def standing(self) -> Standing:
-        """Return where the copy ends, with the proof of what it holds.
+        """Return the message that says where the copy ends and proves what the copy holds.
 
         Raises:
-            Refused: one of its frames proved undecodable after it was accepted.
+            Refused: a frame of the copy proved undecodable after it was accepted.
         """
         appender = self._appender
         if self._columns is not None:
@@ -89,11 +89,11 @@ class SinkChannel:
         Appending to a file that is open, the usual case, does not wait for the disk.
 
         Args:
-            message: brings the frames.
-            may_wait: whether to begin a file too, or read one that has ended.
+            message: the message with the frames.
+            may_wait: whether this may wait for the disk, to begin a file or to read an older one.
 
         Returns:
-            False if nothing was done because it would wait for the disk.
+            False if nothing was done, because it would have to wait for the disk.
 
         Raises:
             Refused: the frames are damaged, differ from the bytes here, or leave a gap; or the
@@ -131,7 +131,7 @@ class SinkChannel:
             raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
 
     def _placed(self, position: Position, payload: memoryview) -> memoryview:
-        """Return the part of the frames to append; begin a file if they begin one."""
+        """Return the frames of `payload` that are new here; begin a file if they begin one."""
         do = place_data(position, self._end)
         if do is Do.COMPARE:
             new = self._new_part(position, payload)
@@ -149,7 +149,7 @@ class SinkChannel:
         return not appender.is_open or position < appender.end.file
 
     def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
-        """Append the frames before a poisoned one, and refuse that one, as on every attempt."""
+        """Append the first `length` bytes, and refuse the undecodable frame that follows them."""
         after = self._appender.walk.copy()
         if length:
             headers, messages, _ = check_frames(payload[:length], after)
@@ -171,14 +171,15 @@ class SinkChannel:
         self.inbox.written()
 
     def take_archived(self, message: ArchivedNotice) -> None:
-        """Archive a file here too, if the host allows it; errors as for `take_data`.
+        """Archive a file that the source has archived, unless the host keeps its bytes.
 
-        If the source began after the file and never had it, the file is kept.
+        The file is also kept if the source never had it, because the source's own copy of the log
+        begins later. Errors as for `take_data`.
 
         Raises:
-            Refused: part of the file is here and the host still needs it, so the source should
-                retry soon. Or the source lacks what the copy needs next, and another source may
-                have it.
+            Refused: the copy has a part of the file, and the host still needs that part, so the
+                source should retry soon. Or the source never had the file, which the copy needs
+                next, and another source may have it.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -210,7 +211,7 @@ class SinkChannel:
         self.inbox.written()
 
     def news(self) -> Ack | None:
-        """Return the log's progress, if the source does not know it yet."""
+        """Return an acknowledgement of the log's progress; None if the last one said the same."""
         reached = self.inbox.confirmations
         ack = Ack(
             self.channel, self._appender.end, reached.received, reached.replicated,
@@ -229,7 +230,7 @@ class SinkChannel:
         return SinkEnd(appender.end, appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
-        """Compare the bytes that are already here; return those after them."""
+        """Compare the frames with the copy as far as it goes; return those that it lacks."""
         file, appender = position.file, self._appender
         if file in appender.manifest.archived:
             return payload[:0]
@@ -273,9 +274,9 @@ def _has_bytes(appender: Appender) -> bool:
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:
     """Return the spans whose bytes prove what a copy holds before `end`; none if all are archived.
 
-    For an active file these are the last page and the header of the last frame, which has its
-    number, time and body CRC. For an ended file the page suffices: its manifest line has the rest.
-    If the active file is empty, the one before it has the last bytes.
+    For an active file these are its last page, and the header of its last frame, which has the
+    frame's number, time and body CRC. For an ended file the last page suffices, since the Standing
+    also has the file's manifest line. An active file without a frame is passed over.
     """
     if last_frame is not None:
         return TailSpan(last_frame, HEADER_BYTES), _page_before(end)

@@ -82,7 +82,7 @@ class ColumnsCheck:
         return Verdict(None, skipped) if skipped else _SOUND
 
     def take(self, count: int) -> bool:
-        """Take so many decompressed bytes from the budget; False if it has less."""
+        """Take `count` bytes from the budget for decompression; False if fewer are left."""
         with self._lock:
             now_s = self._clock()
             self._left += self._bytes_s * (now_s - self._filled_s)

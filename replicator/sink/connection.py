@@ -67,8 +67,9 @@ class SinkConnection:
         on `_link`. The rest belongs to the loop, or is set once.
 
     Attributes:
-        aside: work that `turn` has left to `take_aside`; nothing more is handled until then.
-        pause_s: how long there is nothing to do after a turn unless something arrives.
+        aside: work that `turn` has left to `take_aside`, or None; until that is done, no further
+            message is handled.
+        pause_s: seconds until the next turn is due if nothing arrives.
     """
 
     def __init__(
@@ -226,9 +227,9 @@ class SinkConnection:
                 self._link.send(encode(messages.HeadersNotice(why_not)))
 
     def _asks_soon(self) -> bool:
-        """Whether to ask often if messages may have headers: only on a new connection.
+        """Whether to ask often if messages may have headers: on a new connection.
 
-        When nodes have just started, they may agree on that within seconds.
+        Nodes that have just started may agree within seconds to allow headers.
         """
         return time.monotonic() < self._begun_s + _AGREED_S
 

@@ -53,7 +53,8 @@ class LateCheck:
         """Start with nothing to check.
 
         Args:
-            has_budget: takes so many decompressed bytes from the budget; False if it has less.
+            has_budget: takes a number of bytes from the budget for decompression; returns False if
+                fewer are left.
         """
         self._has_budget = has_budget
         self._lock = threading.Lock()
@@ -69,9 +70,9 @@ class LateCheck:
     def why_refused(self, log: Appender) -> str:
         """Return why a copy accepts no more of its log, or "".
 
-        Copies are told apart by directory, which belongs to one session and its owner, and not only
-        by log id: a publisher chooses its log's id, and could choose that of another session to
-        have that session refused.
+        A copy is identified by its directory as well as its log's id. A publisher chooses its log's
+        id, and could choose that of another session to have that session refused; a directory
+        belongs to one session.
         """
         return self.poisoned.get(_key(log), "")
 
@@ -213,7 +214,7 @@ def _frames(span: _Span) -> Iterator[Frame]:
 
 
 def _frames_of(span: _Span, file: File, at: Position) -> Iterator[Frame]:
-    """Yield the frames of one file."""
+    """Yield the frames of one file from `at` on, up to the span's end or any damage."""
     walk = Walk(at, merged=False, session=span.log.identity.session)
     scan, end = Scan(file.pread, walk), file.size()
     while walk.position <= span.last:

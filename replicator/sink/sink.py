@@ -39,7 +39,8 @@ def place_data(position: Position, ours: SinkEnd) -> Do:
     """Return what to do with frames for `position`.
 
     Raises:
-        Refused: the file has ended here, bytes are missing before them, or no file may follow.
+        Refused: the file has ended here, bytes before `position` are missing here, or `position` is
+            in the last possible run, which is never used.
 
     >>> place_data(Position(64), SinkEnd(Position(64), is_open=True)).name
     'APPEND'
@@ -94,13 +95,13 @@ def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
 
 
 def _demand_more_runs(file: Position) -> None:
-    """Refuse a file of the last run, after which positions end."""
+    """Refuse a file of the last run that positions can express; logs never use that run."""
     if file.is_last_run:
         raise Refused("protocol", f"{file.file_name} is of the last run, which is never used")
 
 
 def demand_frames(known: Manifest) -> None:
-    """Refuse another file without a frame if the log already ends in too many of them."""
+    """Refuse a file without a frame if the log already ends in `EMPTY_FILES_MAX` such files."""
     last = known.order[-EMPTY_FILES_MAX:]
     if len(last) == EMPTY_FILES_MAX and not any(known.rolled[file].end for file in last):
         raise Refused("protocol", f"more than {EMPTY_FILES_MAX} files without a frame in a row")
@@ -110,12 +111,12 @@ def check_frames(data: memoryview, walk: Walk) -> tuple[list[Header], int, int]:
     """Check every byte of the frames in `data`.
 
     Args:
-        data: complete frames for the position of `walk`.
-        walk: moved past them.
+        data: complete frames, the first of which belongs at the position of `walk`.
+        walk: moved past the frames.
 
     Returns:
-        Their headers; how many messages they hold, not counting those a range frame announces; and
-        which columns any of them has.
+        The frames' headers; how many messages the frames hold, not counting those that range frames
+        announce; and the flags of all columns that a frame has.
 
     Raises:
         Refused: a frame is damaged, or belongs at another position; the message names the position.

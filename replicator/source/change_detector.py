@@ -32,7 +32,7 @@ class ChangeDetector:
     """
 
     def __init__(self, log: LogDirectory, *, is_copy: bool) -> None:
-        """Watch `log`; a damaged copy may be deleted and made again."""
+        """Watch `log`; `is_copy` is true for a node's copy, which may be deleted and made again."""
         self.is_quiet = False  # there was nothing to send at the last check
         self.has_rested = False  # the manifest was closed since the last comparison
         self._log = log
@@ -56,9 +56,10 @@ class ChangeDetector:
         _, self._listed_ns = _status(self._log.path)
 
     def has_changed(self, cursor: Position, *, ended: bool, follows: Callable[[], bool]) -> bool:
-        """Whether there may be more to send after the cursor; two `stat` calls, or three.
+        """Whether there may be more to send after the cursor; costs two or three `stat` calls.
 
-        If the cursor's file has `ended`, `follows` lists the files and returns whether one follows.
+        `ended` tells whether the cursor's file has ended. If so, `follows` may be called: it lists
+        the files, and returns whether another one follows.
         """
         known = self._size  # read before checking for changes
         if not self.is_quiet:
@@ -86,25 +87,25 @@ class ChangeDetector:
             self._log.refresh()
 
     def demand_same_log(self) -> None:
-        """Raise `LogReplaced` if the log there now is not the one read so far.
+        """Raise `LogReplaced` if the directory no longer holds the log that was read so far.
 
-        A node's copy always passes, since its content is compared when it is merged.
+        For a node's copy this never raises, since its content is compared when it is merged.
         """
         if not self._is_copy and not self._log.is_continued():
             raise LogReplaced(self._log.path)
         self.has_rested = False
 
     def is_in_place(self) -> bool:
-        """Whether the log was not replaced; one system call, none for a copy."""
+        """Whether the log was not replaced; always True for a node's copy. One system call."""
         return self._is_copy or self._log.is_in_place()
 
     def demand_in_place(self) -> None:
-        """Raise as `demand_same_log`, with one system call; called for each acknowledgement."""
+        """Raise `LogReplaced` if the log was replaced; cheap enough for each acknowledgement."""
         if not self.is_in_place():
             raise LogReplaced(self._log.path)
 
     def bytes_after(self, position: Position) -> int:
-        """Return how many bytes a position's file has after it."""
+        """Return how many bytes follow a position in its file."""
         size, _ = _status(self._log.file_path(position))
         return max(0, size - position.offset)
 

@@ -50,7 +50,7 @@ _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent so much at once wa
 
 
 class SourceChannel:
-    """SourceChannel: the source side of a channel: a log that others write, and the end sent."""
+    """SourceChannel: the source side of a channel: sends one log, which others write, to a sink."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class SourceChannel:
 
     @property
     def position(self) -> Position:
-        """The end up to which the log was sent; `START` before the sink's Standing."""
+        """The end up to which the log was sent; `START` until the sink has reported its end."""
         return START if self._source is None else self._source.cursor
 
     def begin(self, standing: Standing) -> None:
-        """Begin where the sink's copy ends.
+        """Begin to send where the sink's copy ends, as its Standing message reports.
 
         Raises:
-            Refused: the sink's copy is not a prefix of this log, or this is a second Standing.
+            Refused: the sink's copy is not a prefix of this log, or this was already called.
         """
         if self._source is not None:
             raise Refused("protocol", "a second Standing came on one channel")
@@ -110,7 +110,7 @@ class SourceChannel:
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 
     def check(self, ack: Ack) -> None:
-        """Refuse an acknowledgement that cannot be true, since files are archived because of it.
+        """Record an acknowledgement; refuse a false one, because files are archived on its word.
 
         If the log is a node's copy, its sink may have received more from other nodes.
 
@@ -128,10 +128,10 @@ class SourceChannel:
         self.acked = ack.received
 
     def verify(self) -> None:
-        """Check every byte of the frames sent and not acknowledged, in the first file that has any.
+        """Check every byte of frames sent and not acknowledged, in the first file that has any.
 
-        Only headers are checked before sending; a sink that refuses a frame as damaged may be right
-        about its body.
+        This is for a sink that refuses a frame as damaged: the frame's body may be damaged in this
+        log, because only headers are checked before sending.
 
         Raises:
             CorruptLog: a frame is damaged.
@@ -154,8 +154,8 @@ class SourceChannel:
 
         Raises:
             Refused: the log was replaced, or no longer has bytes that were sent.
-            CorruptLog: it is damaged.
-            OSError: it cannot be read.
+            CorruptLog: the log is damaged.
+            OSError: the log cannot be read.
         """
         source = self._source
         if source is None:
@@ -177,7 +177,7 @@ class SourceChannel:
         return not self.changes.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
-        """Send the new bytes of the current file, if they are few and all that the sink lacks.
+        """Send the new bytes of the current file, if few and the only ones that the sink lacks.
 
         Returns:
             Whether the sink has everything now; otherwise `pump` must run.
@@ -365,10 +365,10 @@ class SourceChannel:
         return True
 
     def _is_emptied(self, at: Position, file: File) -> bool:
-        """Return whether the bad frame at the cursor is due to its file's archiving.
+        """Whether the frame at the cursor is invalid because its file was archived meanwhile.
 
         Raises:
-            CorruptLog: the frame is damaged, and not merely unwritten.
+            CorruptLog: the frame is damaged, rather than unfinished or archived.
         """
         durable = START if self._end is None else self._end()
         walk = self.log.walk_before(file, at.file, lambda entry: entry.offset > at.offset)

@@ -40,7 +40,7 @@ _Args = TypeVarTuple("_Args")
 
 
 class SourceConnection:
-    """A connection's outgoing channels; those with something to send take turns."""
+    """A connection's outgoing channels, which take turns to send when their logs have grown."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SourceConnection:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to send now."""
+        """Whether any channel has something to send now."""
         return bool(self._ready)
 
     def open(

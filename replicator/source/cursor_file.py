@@ -17,7 +17,7 @@ class CursorFile:
     __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
 
     def __init__(self, log: LogDirectory, *, is_own: bool = False) -> None:
-        """Open nothing yet; `is_own` says that the log is a publisher's own, not a node's copy."""
+        """Prepare; `is_own` tells whether the log is a publisher's own, rather than a copy."""
         self._log = log
         self._is_own = is_own
         self._replaced = 0  # the count of replaced files when `file` was opened
@@ -53,9 +53,9 @@ class CursorFile:
             self.file = None
 
     def following(self, start: Position) -> Position | None:
-        """Return the start of the next file, which has bytes or is archived; None at the log's end.
+        """Return the start of the file after the one at `start`; None if there is none yet.
 
-        A file that a full session dropped is left out, as if it had never been written.
+        Files that a full session dropped are left out, as if they had never been written.
         """
         known = self._log.manifest
         archived = known.successor(start)
@@ -65,21 +65,21 @@ class CursorFile:
         return min((each for each in nexts if each is not None), default=None)
 
     def first(self) -> Position:
-        """Return where to begin for an empty sink; `OSError` as `next_after`."""
+        """Return the file with which to begin for an empty sink; `OSError` as in `next_after`."""
         return (self._entered(self._oldest) if self._is_own else self._oldest()) or START
 
     def next_after(self, start: Position) -> Position | None:
         """Return the start of the next file, if that file may be sent; otherwise None.
 
         Raises:
-            OSError: it could not be recorded that the file is being sent.
+            OSError: the record of files that are being sent could not be written.
         """
         if not self._is_own:
             return self.following(start)
         return self._entered(lambda: self.following(start))
 
     def note(self, end: Position) -> Position:
-        """Return `end`, where the sink's copy ends; record it, so that its file is not dropped."""
+        """Record that the sink's copy ends at `end`, so its file is not dropped; return `end`."""
         if self._is_own:
             with sending(self._log.path) as mark:
                 if mark is not None and end.file >= mark.bound:
@@ -93,14 +93,14 @@ class CursorFile:
         return (self.following(first) or START) if is_dropped(known, first) else first
 
     def _entered(self, find: Callable[[], Position | None]) -> Position | None:
-        """Return the next file of a publisher's own log; None if no file may be sent yet.
+        """Return the file that `find` returns, or None if that file may not be sent yet.
 
-        In a session that drops its oldest messages, the file is recorded first, so that it is kept.
-        The pusher may be ahead of the merge by at most half of the session's limit, so that there
-        are files to drop.
+        In a session that drops its oldest messages, the file is first recorded as being sent, so
+        that the session keeps it. There, a pusher may be ahead of the merge by at most half of the
+        session's limit, so that some files can still be dropped.
 
         Args:
-            find: returns the file, by the current manifest.
+            find: returns the next file of the log, according to the present manifest.
         """
         self.is_held_back = False
         with sending(self._log.path) as mark:
@@ -120,7 +120,7 @@ class CursorFile:
 
 
 def _unmerged(log: LogDirectory, file: Position) -> int:
-    """Return how many bytes before a file are neither merged nor archived."""
+    """Return how many bytes in the files before `file` are neither merged nor archived."""
     known, merged = log.manifest, ConfirmationsFile(log.path).read().merged
     kept = (each for each in known.order if merged.file <= each < file)
     return sum(

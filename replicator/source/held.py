@@ -1,4 +1,4 @@
-"""Held: what a source's own log has where a sink's copy ends."""
+"""Held: reads what a source's log has at the place where a sink's copy ends."""
 
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -11,13 +11,13 @@ from rt.position import Position
 
 
 def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
-    """Return what a log has at the positions that a sink's Standing names.
+    """Return what a log has at the positions in a sink's Standing, the report of its copy's end.
 
-    The log was just refreshed. `served` takes a file and its size, and returns how many of its
-    bytes may be served now.
+    The log must have been refreshed. `served` takes a file and its size, and returns how many of
+    the file's bytes may be served now.
 
     Raises:
-        CorruptLog: the log is known to be damaged there, so a difference would be inconclusive.
+        CorruptLog: a file to compare is known to be damaged, so a difference would prove nothing.
     """
     end, known = standing.end, log.manifest
     size: int | None = None
@@ -31,7 +31,7 @@ def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, i
 
 
 def _crc_of(log: LogDirectory, standing: Standing) -> int | None:
-    """Return this log's CRC-32 of the spans that the sink summed up; None if archived here."""
+    """Return this log's CRC-32 over the Standing's spans; None if one of them was archived here."""
     tail = b""
     for span in standing.spans:
         if span.position.file in log.manifest.archived:

@@ -10,15 +10,15 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held: what the source has at the positions that the sink's Standing names.
+    """Held: what the source has at the positions in the sink's Standing, the report of its end.
 
     Attributes:
-        size: bytes in the file in which the sink's copy ends; None if there is no such file.
-        rolled_end: the end of that file, if it was rolled.
-        archived: whether its bytes were archived, by the manifest.
+        size: bytes here in the file in which the sink's copy ends; None if there is no such file.
+        rolled_end: where this file ended here; None if it has not.
+        archived: whether this file was archived here, according to the manifest.
         rolled: this log's manifest line of the sink's last rolled file; None if that file has not
             ended here.
-        crc: CRC-32 here of the bytes the sink summed up; None if they were archived here.
+        crc: CRC-32 of this log's bytes in the Standing's spans; None if they were archived here.
     """
 
     size: int | None
@@ -29,7 +29,7 @@ class Held:
 
 
 class Difference(NamedTuple):
-    """Difference: why a sink cannot be served from here: a code and a sentence."""
+    """Difference: why a source cannot serve a sink: the refusal's code and a sentence."""
 
     code: str
     words: str
@@ -43,8 +43,8 @@ class Difference(NamedTuple):
 def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
     """Return how the sink's copy differs from the source's log; None if the copy is a prefix.
 
-    A sink that is ahead of a session's own log has `diverged`. A node serves one of several
-    copies, which may be `behind` for a while.
+    If the sink has more than the source, the code is `diverged` for a publisher's own log, which
+    must have lost its end. It is `behind` for a node's copy, which may lag the sink for a while.
 
     >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words.partition(":")[0]
     'the node has it up to 0.0.192, and this log ends at 0.0.128'
@@ -73,8 +73,8 @@ def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
 def _longer_words(end: Position, words: str, ahead: str) -> str:
     """Return the error text for a sink whose copy is longer than this log.
 
-    A node's log will catch up. If a session's own log is shorter than a node's copy, it has lost
-    its end.
+    If `ahead` is `BEHIND`, this log is a node's, and will catch up. Otherwise it is a publisher's
+    own log, and has lost its end.
     """
     if ahead == BEHIND:
         return f"it {words} and the copy at {end}: it is behind, and another node is asked"
@@ -108,8 +108,8 @@ def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | Non
 
     Args:
         ack: the acknowledgement.
-        sent: the end up to which the sink has proved its copy, or was sent bytes, on this
-            connection.
+        sent: the end of what was sent on this connection, or of the copy that the sink has proved
+            to have, if nothing was sent.
         log_end: the end of the source's log.
     """
     if not ack.durable <= ack.received <= sent:
@@ -128,9 +128,9 @@ class Looked:
 
     Attributes:
         limit: bytes of the file that may be sent, complete frames or not; None if it is missing.
-        rolled: its manifest line, if it was rolled and all of it may be sent.
-        archived: its manifest line, if it was archived.
-        following: the next existing file; searched only if this file is rolled.
+        rolled: the file's `rolled` manifest line, if it was rolled and all of it may be sent.
+        archived: the file's `archived` manifest line, if it was archived.
+        following: the next file; searched for only if this file was rolled.
     """
 
     limit: int | None
@@ -183,7 +183,7 @@ _GO_ON, _WAIT = GoOn(), Wait()
 
 
 class Source:
-    """Source: the position from which one sink is served; it starts from the sink's Standing."""
+    """Source: decides what to send to one sink next, from the end of the sink's copy on."""
 
     __slots__ = ("caught_up", "cursor", "ended")
 

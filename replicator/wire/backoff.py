@@ -22,7 +22,7 @@ class Backoff:
         return longest * (0.5 + 0.5 * self._chance.random())
 
     def reset(self) -> None:
-        """Start over after progress; a connection that achieved nothing is not progress."""
+        """Start over with short waits, because a connection was useful."""
         self._next_s = FIRST_S
 
 

@@ -111,12 +111,10 @@ def decode_prefix(data: bytearray | mmap, offset: int) -> tuple[int, int]:
 
 
 def check_large(data: memoryview, length: int) -> bool:
-    """Whether the head of a large message has arrived and carries a single frame.
-
-    Returns False while it is incomplete.
+    """Check that a large message carries a single frame; False if too little of it has arrived.
 
     Raises:
-        PeerError: the message carries something else.
+        PeerError: the message does not carry exactly one frame.
     """
     if len(data) < DATA_HEAD_BYTES + HEADER_BYTES:
         return False
@@ -186,7 +184,10 @@ def _start(text: bytes) -> str:
 
 
 def _check_proof(standing: Standing) -> None:
-    """Refuse a proof that proves nothing, or would make the source read outside the log."""
+    """Raise `PeerError` if a Standing does not prove what the sink's copy holds.
+
+    A proof that names bytes outside a file, or after the end of the copy, is refused too.
+    """
     rolled, end = standing.rolled, standing.end
     for span in standing.spans:
         if not 0 < span.length <= TAIL_BYTES_MAX or span.end > end:
@@ -309,7 +310,7 @@ def _no_position(value: int) -> PeerError:
 
 
 def _words(text: str) -> bytes:
-    """Return the beginning of a text, in whole characters."""
+    """Return a text as UTF-8, cut after the last character that fits `WORDS_BYTES_MAX`."""
     cut = text.encode(errors="replace")[:WORDS_BYTES_MAX]
     return cut.decode(errors="ignore").encode()
 

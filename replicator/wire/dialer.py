@@ -38,7 +38,7 @@ class Destination:
     """Destination: what to connect to, and what for.
 
     Attributes:
-        nodes: host and port of each node; one is used at a time, the next when it fails.
+        nodes: host and port of each node; one is used at a time, and the next if that one fails.
         contexts: contexts made by `rt.net.tls.client_context`.
         direction: `PUSH` or `PULL`.
         stream: name of the stream.
@@ -53,11 +53,11 @@ class Destination:
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
-        """The roles that may answer: only nodes accept messages, but mirrors also serve them."""
+        """The certificate roles that may answer: nodes, and mirrors for pulling."""
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
-        """Return what a connection to one of the nodes is called in a message."""
+        """Return the name of a connection to `node` for log lines and errors."""
         verb = "push to" if self.direction == PUSH else "pull from"
         return f"{verb} {f'node {self.member}' if self.member else address_text(node)}"
 
@@ -78,8 +78,8 @@ class Served(Protocol):
         """Do what is due; return the seconds until the next turn.
 
         Raises:
-            RtError: the connection ends, and is dialled again.
-            OSError: the same.
+            RtError: the connection must end; the dialer then dials again.
+            OSError: like `RtError`.
         """
 
     def aside(self) -> Callable[[], None] | None:
@@ -135,7 +135,7 @@ class Dialer(ContextParty):
             self.set()
 
     def follow(self, nodes: Sequence[Address]) -> None:
-        """Dial these nodes from now on, one at least; an open connection stays. Loop only."""
+        """Dial these nodes from now on, at least one; keep an open connection. Loop only."""
         if not self._ended.is_set():
             self._destination = replace(self._destination, nodes=nodes)
             self._rotation = Rotation(nodes)

@@ -38,7 +38,8 @@ class FrameBuffer:
     ) -> None:
         """Hold frames of up to `size` bytes in all; a larger single frame gets its own memory.
 
-        `traffic` counts the frames read. If `memory` has none left, the buffer stays small.
+        `traffic` counts the frames read. `memory` is the budget for a large buffer; once it is used
+        up, the buffer stays small.
         """
         self._traffic = traffic or Traffic()
         self._size = size

@@ -32,7 +32,7 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
 
 
 def send_successions(link: Link, texts: Iterable[str]) -> None:
-    """After the greeting, send statements of which log continues another, to peers of version 4."""
+    """Send statements that another log continues an ended one, if the peer understands them."""
     if link.version >= SUCCESSION_VERSION:
         for text in texts:
             link.send(encode(SuccessionNotice(text)))
@@ -44,8 +44,7 @@ def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
     Args:
         hello: what the peer asks for.
         peer: its identity.
-        is_own: whether the stream is the node's own, to which publishers may push whose grants name
-            no streams.
+        is_own: whether publishers whose grants name no stream may push to this one.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:
@@ -88,12 +87,12 @@ def common_version(hello: Hello, oldest: int = VERSION_MIN, newest: int = VERSIO
     """Return the newest version of the protocol that both sides speak.
 
     Args:
-        hello: what the peer sent; both sides conclude the same from the two.
-        oldest: the oldest version that is spoken here.
-        newest: the newest one.
+        hello: the peer's greeting; from its own, the peer computes the same version.
+        oldest: the oldest version that this side speaks.
+        newest: the newest version that this side speaks.
 
     Raises:
-        Refused: there is none.
+        Refused: no version is spoken by both sides.
     """
     common = min(newest, hello.version_max)
     if common >= max(oldest, hello.version_min):

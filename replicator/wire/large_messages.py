@@ -46,7 +46,7 @@ class HeldMemory:
         self._holder = holder
 
     def take(self, count: int) -> None:
-        """Take bytes for a buffer; `Refused` if its name, or all names together, have too many."""
+        """Take bytes for a buffer; `Refused` if that exceeds its name's or the common budget."""
         every, share, is_large = self._all, self._all.share_bytes, count > _LARGE_BYTES
         with every.lock:
             held = every.held[self._holder]

@@ -69,14 +69,14 @@ class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
 
 
 class Link:
-    """Link: a connection that never blocks, whether a message is unfinished or the peer is slow.
+    """Link: a connection whose `send` and `receive` never wait for the peer.
 
-    One thread at a time uses a link.
+    Only `expect` and `refuse` wait, for a short time. One thread at a time uses a link.
 
     Attributes:
         has_more: whether there may be something to receive. An event loop sets it when it finds the
             socket readable; polling the socket would not report what TLS has read already.
-        has_left: whether something is still queued, because the peer has no room for it.
+        has_left: whether something to send is still queued, because the socket has no room.
         beat_by_s: when `beat` must be called again at the latest, by the link's clock.
         passed: the traffic since `take_passed`.
     """
@@ -140,10 +140,10 @@ class Link:
         self._spoke_s = self._clock()
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send as `send` does, without checking whether the peer has stopped reading.
+        """Send like `send`, without checking whether the peer has stopped reading.
 
-        The loop notices that later: if `has_left`, the caller wakes it, so that `beat` sends the
-        rest.
+        If this leaves bytes in the queue (`has_left`), the caller must wake the event loop. The
+        loop calls `beat`, which sends the rest and makes the check.
 
         Raises:
             PeerError: the connection is broken.
@@ -205,10 +205,10 @@ class Link:
         return self._sock.fileno()
 
     def beat(self) -> None:
-        """Send a heartbeat if one is due, and enforce the peer's deadlines.
+        """Send queued bytes and a heartbeat if one is due, and enforce the peer's deadlines.
 
-        Whatever has arrived is read first, because a side that has been sending for long over a
-        slow line has received nothing meanwhile.
+        A peer does not count as silent while bytes of it wait to be read: a side that has sent for
+        long over a slow line has read nothing meanwhile.
 
         Raises:
             PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.
@@ -238,7 +238,7 @@ class Link:
 
         Raises:
             PeerError: a message of another kind came, or none came in time.
-            Refusal: the peer refuses the connection.
+            Refused: the peer refuses the connection.
         """
         deadline = self._clock() + self._patience.greeting_s
         while (left := deadline - self._clock()) > 0:

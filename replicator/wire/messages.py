@@ -51,16 +51,17 @@ class TailSpan(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """The position after them."""
+        """The position after the last byte."""
         return Position(self.position + self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Standing: where the sink's copy ends, and proof of what it holds.
+    """Standing: where the sink's copy ends, and proof of what the copy holds.
 
-    Any copy that is not empty proves something: `crc` covers no bytes only if all were archived,
-    and then `rolled` describes them.
+    `crc` is the CRC-32 over the bytes in `spans`. `rolled` is the manifest line of the copy's last
+    rolled file. A copy that is not empty has spans, unless its bytes were archived; then `rolled`
+    alone is the proof.
     """
 
     channel: int
@@ -85,7 +86,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolledNotice:
-    """RolledNotice: a file has ended; its line goes into the sink's manifest unchanged."""
+    """RolledNotice: a file has ended; the sink adds `line` to its manifest unchanged."""
 
     channel: int
     line: manifest.Rolled
@@ -93,7 +94,7 @@ class RolledNotice:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedNotice:
-    """ArchivedNotice: a rolled file was archived; has both its lines, as the sink may lack both."""
+    """ArchivedNotice: a file was archived; has both manifest lines, as the sink may need both."""
 
     channel: int
     rolled: manifest.Rolled
@@ -102,7 +103,7 @@ class ArchivedNotice:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUpNotice:
-    """CaughtUpNotice: the source has nothing more for now, after a backlog."""
+    """CaughtUpNotice: the source has sent all that it has for now."""
 
     channel: int
     position: Position
@@ -126,7 +127,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal: the end of a channel, or with `CONNECTION` of the connection, and the reason."""
+    """Refusal: ends a channel, or the connection if `channel` is `CONNECTION`, with a reason."""
 
     channel: int
     code: str
@@ -135,12 +136,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class HeadersNotice:
-    """HeadersNotice: whether publishers may write headers; for pushing clients of version 3.
+    """HeadersNotice: whether publishers may write headers; for pushers, since version 3.
 
-    Sent again when it changes.
+    A node sends it again when the answer changes.
 
     Attributes:
-        why_not: what must be updated first, for people to read; "" if they may.
+        why_not: what must be updated first, as text; "" if publishers may write headers.
     """
 
     why_not: str
@@ -148,7 +149,9 @@ class HeadersNotice:
 
 @dataclass(frozen=True, slots=True)
 class SuccessionNotice:
-    """SuccessionNotice: an authority's statement that another log continues this one; version 4.
+    """SuccessionNotice: an authority's statement that another log continues a log that has ended.
+
+    Part of the protocol since version 4.
 
     Each side sends all statements that it knows, right after the greeting.
 

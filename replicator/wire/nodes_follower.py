@@ -46,12 +46,12 @@ class NodesFollower:
         self._timer.set()
 
     def look(self) -> None:
-        """Use at once nodes that became known otherwise, as from a reloaded configuration."""
+        """Use the nodes in `known` at once, for example after a configuration was reloaded."""
         if self._timer is not None:
             self._timer.set()
 
     def stop(self) -> None:
-        """Ask no more; do not wait for a question that is under way."""
+        """Ask no more questions, without waiting for one that is under way."""
         if self._timer is not None:
             self._timer.stop(0)
 
