@@ -42,7 +42,7 @@ class AbsentLog:
         self._next_s = 0.0  # when to report next; 0 before the first call
 
     def met(self, *, follow: bool) -> None:
-        """Record that there is no log; `Misuse` unless the reader waits for one to appear."""
+        """Log now and then that there is no log yet; without `follow`, raise `Misuse` instead."""
         if not follow:
             raise no_log(self._directory)
         now_s = self._clock()

@@ -39,9 +39,9 @@ def has_kept_file(known: Manifest) -> bool:
 
 
 def is_dropped(known: Manifest, file: Position) -> bool:
-    """Whether a full session dropped a file before any node was sent it.
+    """Whether a full session dropped a file before any of it was sent to a node.
 
-    Only then may older files still be kept; otherwise files are archived oldest first.
+    Files are archived oldest first, but files older than a dropped one may still be kept.
     """
     line = known.archived.get(file)
     return line is not None and line.reason == DROPPED
@@ -60,14 +60,14 @@ def _after_archived(known: Manifest) -> list[Position]:
 def given_up_files(
     known: Manifest, active: int, at_ns: int, *, keep_s: float, keep_bytes: int
 ) -> list[Archived]:
-    """Return manifest lines that archive what an unshipped session does not keep.
+    """Return manifest lines that archive the files that an unshipped session no longer keeps.
 
     Args:
         known: the session's manifest.
-        active: bytes of the file that is still growing; they count, but are kept.
-        at_ns: the current time.
-        keep_s: files are given up this long after they were rolled; 0 keeps them for ever.
-        keep_bytes: the oldest files are given up above this total; 0 means no limit.
+        active: bytes of the file that is still growing, which counts, but is kept.
+        at_ns: the current time, ns since the epoch.
+        keep_s: how many seconds a file is kept after it was rolled; 0 for no limit.
+        keep_bytes: total bytes of files above which the oldest are archived; 0 for no limit.
     """
     kept = [file for file in _after_archived(known) if file not in known.archived]
     total, lines = active + sum(known.rolled[file].end for file in kept), []
@@ -82,28 +82,28 @@ def given_up_files(
 
 
 def not_copied(rolled: Rolled) -> Archived:
-    """Return the manifest line that accounts for a file before the start of a copy."""
+    """Return a manifest line that marks a file as never copied, since the copy begins after it."""
     return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
 
 
 def is_not_copied(line: Archived) -> bool:
-    """Whether the copy never had the file's bytes."""
+    """Whether this line says that the copy never had the file's bytes."""
     return line.reason in (NOT_COPIED, NOT_OFFERED)
 
 
 def begins_as_wanted(known: Manifest) -> bool:
-    """Whether a copy starts where it was to start, or the nodes have archived what it lacks."""
+    """Whether a copy begins where it should; False if its source lacked that part of the log."""
     first = known.archived.get(known.order[0]) if known.order else None
     return first is None or first.reason != NOT_OFFERED
 
 
 def is_own_choice(line: Archived) -> bool:
-    """Whether the file may be missing only in this copy, so that others may still have it."""
+    """Whether a file is missing for a reason of this copy alone, so others may still have it."""
     return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 
 def is_own_gap(gap: Gap) -> bool:
-    """Whether other copies may have some of what is missing here."""
+    """Whether other copies of the log may still have some of the messages in a gap."""
     reasons = gap.reason.split(", ")
     return any(each.startswith((NOT_COPIED, f"{KEPT} ", MISSING)) for each in reasons)
 
@@ -111,7 +111,7 @@ def is_own_gap(gap: Gap) -> bool:
 def place_after(known: Manifest, place: Position) -> Position:
     """Return where to continue in a log that was read or copied up to `place`.
 
-    If a file was rolled at `place`, that is the start of the next file.
+    This is `place` itself, or the start of the next file if a file ended at `place`.
     """
     end = known.rolled_end(place.file)
     return place.file.next_file() if end is not None and place.offset >= end else place

@@ -51,7 +51,7 @@ class LogDirectory:
 
     @property
     def session(self) -> str:
-        """The session of all frames; "" in a merged log, and while there is no log."""
+        """The name of the session whose log this is; "" for a merged log, or if there is no log."""
         return "" if self.manifest.identity is None else self.manifest.identity.session
 
     def refresh(self) -> bool:
@@ -154,7 +154,7 @@ class LogDirectory:
         return fresh
 
     def take_up(self, fresh: "LogDirectory") -> None:
-        """Continue with the log that took this one's place."""
+        """Read `fresh`, the log that has replaced this log, from now on."""
         self.close()
         self.manifest, self._inode, self._last = fresh.manifest, fresh._inode, fresh._last
 
@@ -214,7 +214,7 @@ class LogDirectory:
         return start in self.manifest.archived
 
     def file_from(self, position: Position) -> Position | None:
-        """Return the file that contains `position`, or the next readable one; None if neither."""
+        """Return the file of `position`, or the next one if its bytes are gone; None at the end."""
         begin = position.file
         if not self.is_gone(begin) and self.has_file(begin):
             return begin  # most often: the directory need not be listed
@@ -255,7 +255,10 @@ class LogDirectory:
             raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), str(error)) from None
 
     def open_index(self, start: Position) -> tuple[Index, File | None]:
-        """Open a file's index, or an empty one; the caller closes the file returned with it."""
+        """Return a file's index and the open index file, which the caller closes.
+
+        Without an index file, this is an empty index and None.
+        """
         try:
             file = self.disk.open_read(self.file_path(start) + SUFFIX)
         except FileNotFoundError:
@@ -265,7 +268,10 @@ class LogDirectory:
     def walk_before(
         self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]
     ) -> Walk:
-        """Return a walk at an open file's last indexed frame that `is_past` does not reject."""
+        """Return a walk at the last indexed frame of an open file that is not past a place.
+
+        `is_past` returns whether an index entry is past that place.
+        """
         index, index_file = self.open_index(start)
         try:
             return walk_before(

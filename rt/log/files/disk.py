@@ -333,7 +333,7 @@ def replace_small(path: str, draft: str, data: bytes) -> None:
 
 
 def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:
-    """Create a file in the directory `path`, or replace its content: durably, and by one rename."""
+    """Durably create or replace the file `name` in the directory `path`, by one rename."""
     file = disk.open(f"{path}/{name}.tmp", create=True)
     try:
         file.truncate(0)  # a process that died here may have left something
@@ -375,7 +375,7 @@ def set_aside(disk: Disk, path: str) -> str:
 
 
 def put_in_place(disk: Disk, fresh: str, path: str) -> str:
-    """Replace a damaged file by a whole copy; at any time its name refers to one or the other.
+    """Replace a damaged file by a whole copy, so that its path always names one of the two files.
 
     Args:
         disk: The disk that holds both files.
@@ -383,8 +383,8 @@ def put_in_place(disk: Disk, fresh: str, path: str) -> str:
         path: Path of the damaged file, which may be missing.
 
     Returns:
-        The name under which the damaged file is kept, or "" if it is not: enough are kept already,
-        or the disk refuses. Nothing is lost, because the copy holds everything it held.
+        The name under which the damaged file is kept. "" if it is not kept, because there are
+        enough such files or the disk refuses; the copy holds everything that it held.
     """
     parent = os.path.dirname(path)
     if sum(name.startswith(_REPLACED) for name in disk.names(parent)) >= _REPLACED_MAX:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Pause the cyclic garbage collector while objects without cycles are created.
 
-    It would traverse all of them again and again, which takes a third of the time of loading the
-    manifest lines of 100,000 files.
+    The collector would traverse these objects again and again, which takes a third of the time of
+    loading the manifest lines of 100,000 files.
     """
     was_enabled = gc.isenabled()
     gc.disable()

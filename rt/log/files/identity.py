@@ -33,7 +33,7 @@ def read_log_identity(directory: str) -> LogIdentity | None:
 
 
 def identity_in(manifest: File) -> LogIdentity | None:
-    """Return the identity in a manifest; None while its first line is not whole.
+    """Return the identity in a manifest; None while its first line is incomplete.
 
     Raises:
         ManifestError: the line is damaged, or names no log.

@@ -28,7 +28,7 @@ class IndexState(StrEnum):
 
 
 class IndexCheck:
-    """Compares an index file with the entries it should hold, keeping neither in memory."""
+    """Compares an index file with the entries it should have, one at a time, to save memory."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -98,8 +98,8 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
     """Rebuild the index of a file; return its number of entries.
 
     The old index stays until the new one is complete and synced. A damaged file is indexed up to
-    the damage. An active file is made durable first, because an entry implies that everything
-    before it is.
+    the damage. An active file is synced first, because readers take everything before an index
+    entry to be durable.
     """
     if start not in log.manifest.rolled:
         with closing(disk.open(log.file_path(start))) as active:

@@ -21,8 +21,8 @@ def load_manifest(file: File, path: str) -> Manifest:
     """Read a manifest for its owner.
 
     Raises:
-        ManifestError: a finished line is damaged, or it is longer than any that we write; the
-            message names the file.
+        ManifestError: a finished line is damaged, or the manifest is too long to be one that rt has
+            written; the message names the file.
     """
     manifest = Manifest()
     try:
@@ -33,7 +33,7 @@ def load_manifest(file: File, path: str) -> Manifest:
 
 
 def manifest_size(file: File) -> int:
-    """Return how long a manifest is; `ManifestError`, before any of it is read, if too long."""
+    """Return the bytes of a manifest; `ManifestError` if they are too many to be read."""
     size = file.size()
     if size > MANIFEST_BYTES_MAX:
         raise ManifestError(

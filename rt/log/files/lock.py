@@ -41,7 +41,7 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
 
 
 def locked(fd: int) -> bool:
-    """Lock an open file for this process; return False if another one has it."""
+    """Lock an open file through this descriptor; return False if the lock is held elsewhere."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

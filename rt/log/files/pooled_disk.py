@@ -49,8 +49,8 @@ class PooledDisk(OsDisk):
     def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
         """Use at most `files_max` descriptors, or `pool_size()` if that is 0.
 
-        Files that are in use or unsynced keep theirs, even beyond the limit. `syncs` records the
-        duration of each sync.
+        Files that are in use or unsynced keep their descriptors, even beyond the limit. `syncs`
+        records the duration of each sync.
         """
         super().__init__(syncs)
         self.files_max = files_max or pool_size()
@@ -95,7 +95,7 @@ class PooledDisk(OsDisk):
         file.used = self.uses
 
     def move_back(self, file: "PooledFile") -> None:
-        """Let other files give up their descriptors first; the caller holds the lock."""
+        """Mark a file as used last, so it gives up its descriptor last; the caller has the lock."""
         self._open.move_to_end(file)
         file.used = self.uses
 

@@ -27,7 +27,7 @@ class Level(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> "Level":
-        """Return the level with this name; `Misuse`, a `ValueError`, lists the names."""
+        """Return the level with this name; otherwise `Misuse`, which lists the names."""
         try:
             return cls[word.upper()]
         except KeyError:
@@ -42,7 +42,7 @@ class Confirmed:
     Args:
         level: The level that was waited for.
         position: The end of the confirmed messages in the session's log.
-        merged_at: Their end in the merged log; None for a level below `MERGED`.
+        merged_at: The end of these messages in the merged log; None for a level below `MERGED`.
     """
 
     level: Level
@@ -53,8 +53,8 @@ class Confirmed:
 class Confirmations(NamedTuple):
     """The session positions up to which each level was reached, as reported by the nodes.
 
-    The process that ships a session writes them. The publishing process reads them, and may wait
-    for any field but the last.
+    The process that ships a session writes these positions to a file. The process that publishes
+    reads them, and may wait for any of them except the last, `released`.
     """
 
     received: Position = START

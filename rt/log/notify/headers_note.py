@@ -19,14 +19,14 @@ _NO: Final = "no: "
 
 
 class HeadersNote:
-    """A file by which a stream's pushers tell its publishers whether they may write headers.
+    """A file by which a stream's pushers tell its publishers whether headers may be written.
 
     It is in the stream's directory, and is not synced: a restarted pusher asks again. Once all
     nodes can read headers, the note stays true, since nodes never lose that ability.
     """
 
     def __init__(self, directory: str) -> None:
-        """Use the file in `directory`, the stream's; opens nothing."""
+        """Prepare to use the file in the stream's directory; nothing is opened yet."""
         self._directory = directory
         self._path = os.path.join(directory, FILE_NAME)
 

@@ -43,10 +43,10 @@ class News(NamedTuple):
     """A change of a log: it has grown, or its writer in this process was opened or closed.
 
     Attributes:
-        alone: whether the log grew by a message after a pause. If not, more may follow at once, and
-            the writer holds a lock that other threads wait for.
-        end: where the whole frames of its active file now end, if the writer reports it.
-        frame: what was appended, if that is a single small frame.
+        alone: whether the log grew by a single message after a pause. If not, more messages may
+            follow at once, and the writer holds a lock that other threads wait for.
+        end: where the whole frames of the log's active file now end; None if not reported.
+        frame: the frame that was appended; None if it is large, or not the only one.
     """
 
     alone: bool = False
@@ -86,13 +86,13 @@ class InProcessNotify:
         self._writers: dict[NewsPlace, int] = {}
 
     def listen(self, stream: str, heard: Heard) -> None:
-        """Notify a bound method about all logs of a stream, for as long as its owner lives."""
+        """Call a bound method at each change of a stream's logs, as long as its object lives."""
         with self._lock:
             there = [each for each in self._readers.get(stream, ()) if each() is not None]
             self._readers[stream] = (*there, WeakMethod(heard))
 
     def ignore(self, stream: str, heard: Heard) -> None:
-        """Stop notifying a bound method; idempotent."""
+        """Stop calling a bound method given to `listen`; idempotent."""
         with self._lock:
             there = self._readers.get(stream, ())
             left = tuple(each for each in there if each() not in {None, heard})
@@ -106,7 +106,7 @@ class InProcessNotify:
         return place in self._writers
 
     def began(self, place: NewsPlace) -> None:
-        """Record that a writer has opened a log; it announces from now on."""
+        """Record that a writer has opened a log, and will announce each change of it."""
         with self._lock:
             self._writers[place] = self._writers.get(place, 0) + 1
         self.grown(place)
@@ -156,10 +156,10 @@ class Announcer:
         local_news.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
-        """Announce a message that was appended after a pause.
+        """Announce that the log has grown by one frame, written after a pause (`News.alone`).
 
         Args:
-            frame: the message's frame; None if it is large, so that readers read it from the file.
+            frame: the frame; None if it is too large to pass on, so that readers read the file.
         """
         self.grown(News(True, None if frame is None else frame.end, frame))
 

@@ -17,9 +17,9 @@ _CODE: Final = "\0"  # separates the reason from the code
 
 
 class ShippingNote:
-    """A file by which the process that ships a session tells its publisher why it does not.
+    """A file by which a pusher tells a session's publisher why the session is not being shipped.
 
-    It is in the session's directory, and is not synced: a pusher that restarts writes a new one.
+    The file is in the session's directory, and is not synced: a restarted pusher writes a new one.
     """
 
     def __init__(self, directory: str) -> None:
@@ -31,7 +31,7 @@ class ShippingNote:
         return self._read()[0]
 
     def refusal(self) -> Refused | None:
-        """Return the refusal that waiting will not cure, if a running pusher has recorded one."""
+        """Return the lasting refusal that a running pusher has recorded; None if there is none."""
         reason, code = self._read()
         return Refused(code, reason) if code == NAME_TAKEN else None
 
@@ -52,9 +52,9 @@ class ShippingNote:
         return printable(reason), code
 
     def write(self, reason: str, code: str = "") -> None:
-        """Replace the note, or remove it if there is no reason.
+        """Replace the note, or remove it if `reason` is "".
 
-        `code` is the refusal's, if waiting will not cure it.
+        `code` is the code of a refusal that lasts however long the publisher waits, or "".
         """
         if not reason:
             with suppress(FileNotFoundError):

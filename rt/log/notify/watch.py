@@ -29,7 +29,7 @@ class Changes:
     Attributes:
         directories: directories in which a file or directory was created or changed.
         rescan: whether events were lost, so that any directory may have changed.
-        made: paths of directories created in them or moved there.
+        made: paths of directories that were created in a watched directory, or moved into it.
     """
 
     directories: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ class Watch:
         Args:
             mode: `inotify` fails if it is not available, `poll` never tries it, `auto` falls back.
             ignored: names of files whose changes do not matter.
-            inotify: opens an instance.
+            inotify: called to open an inotify instance.
 
         Raises:
             Misuse: there is no such mode.

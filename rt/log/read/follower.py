@@ -52,11 +52,11 @@ class SessionFilter:
     """Which sessions are wanted, by name or glob; all of them if no names are given."""
 
     def __init__(self, names: Collection[str] | None, where: Where) -> None:
-        """Compile names or globs, or a single one; `Misuse` if one is invalid.
+        """Prepare; `Misuse` if a name or glob is invalid.
 
         Args:
-            names: The wanted sessions; None for all.
-            where: Conditions, of which those on sessions apply as well.
+            names: Names or globs of the wanted sessions, or a single one; None for all.
+            where: Conditions; a session must also meet those on sessions to be wanted.
         """
         if isinstance(names, str):
             names = [names]
@@ -81,8 +81,8 @@ class SessionFilter:
     def unmatched(self) -> tuple[tuple[str, ...], str] | None:
         """Return the names that match no session so far, and the session most like the first name.
 
-        None if every name has a match, or if no session was seen. The names are empty if no session
-        meets the conditions of `where`.
+        Returns None if every name has a match, or if no session was seen. Returns no names and ""
+        if every name has a match, but no session meets the conditions of `where`.
         """
         if not self._known:
             return None
@@ -101,7 +101,7 @@ class SessionFilter:
 
     @property
     def met(self) -> int:
-        """Return how many sessions were seen."""
+        """The number of different sessions seen in the log so far."""
         return len(self._known)
 
 
@@ -124,13 +124,13 @@ class Matching:
         return now_s >= self._judge_s
 
     def look(self, *, has_matched: bool) -> tuple[tuple[str, ...], str] | None:
-        """Return the names that no session matches, and the session most like the first.
+        """Return the names that match no session, and the session most like the first name.
 
-        None if there is nothing to report, or nothing new. The names are empty if the conditions
-        have excluded every message.
+        Returns None if there is nothing new to report. Returns no names and "" if every name has a
+        match, but the conditions have excluded every session or message.
 
         Args:
-            has_matched: Whether a message was handed out.
+            has_matched: Whether any message was returned to the reader.
         """
         known = self._sessions.met, self.has_given
         if self._judged == known:
@@ -266,9 +266,9 @@ class Follower:
         return found
 
     def _successor(self, reader: Reader) -> Superseded | None:
-        """Continue reading in the copy that has replaced this one; return the event that says so.
+        """Continue in the log that continues this copy's log, if the copy was turned into its copy.
 
-        None if no copy has replaced it that was cut to continue another log.
+        Returns the event that reports this; None if the copy is unchanged.
         """
         before, known = self.log.manifest.identity, read_continued(self.log.path)
         if known is None or before is None or known.old != before.id:
@@ -295,7 +295,7 @@ class Follower:
         self._on_event(event)
 
     def expect(self, end: Position | None) -> None:
-        """Tell the next search where the last file ends, as announced by its writer."""
+        """Record where the last file ends, as its writer announced; None if that is unknown."""
         if self._reader is not None:
             self._reader.told_end = end
 
@@ -318,10 +318,10 @@ class Follower:
             self._on_event(gap)
 
     def _meet_nothing(self) -> None:
-        """Report once that all messages of the log are gone, unless it never had any.
+        """Report the gap at the log's beginning, if any, because the reader has found no message.
 
-        Only for a start at the earliest or the last messages: any other start meets the gap by
-        itself.
+        This is only for a start at the earliest or the last messages: reading from any other start
+        finds the gap.
         """
         if self._start != "earliest" and not (
             isinstance(self._start, Last) and self._start.messages

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class InUse:
-    """Lets any thread close a resource while another one uses it; it is released after the use.
+    """Lets any thread close a resource that another thread uses; it is released after that use.
 
     If a descriptor were closed during use, the using thread might next read another file that was
     given the same number.
@@ -27,7 +27,7 @@ class InUse:
     __slots__ = ("_depth", "_is_closed", "_is_released", "_lock", "_release", "is_stopped")
 
     def __init__(self, release: Callable[[], None]) -> None:
-        """Call `release` once, when it is closed and no longer in use."""
+        """Prepare; `release` is called once, when the resource is closed and no longer in use."""
         self.is_stopped = False
         self._release = release
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class InUse:
             self._release()
 
     def _is_due(self) -> bool:
-        """Whether to release it now; true only once. The lock must be held."""
+        """Whether to release the resource now; True only once. The caller holds the lock."""
         is_due = self._is_closed and not (self._depth or self._is_released)
         self._is_released = self._is_released or is_due
         return is_due

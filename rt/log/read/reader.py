@@ -235,7 +235,7 @@ class Reader:
         return gap
 
     def _go_on(self) -> bool:
-        """At the end of the data, return whether to try again: there is more, or a next file."""
+        """Look for more after the end of the data; return whether reading can continue now."""
         if self.log.refresh():
             return self._look() or self._file_is_done()
         if self._file_is_done():
@@ -248,7 +248,7 @@ class Reader:
         return False
 
     def _is_awaited(self) -> bool:
-        """Whether a node is copying the log again or has done so; reading continues in the copy."""
+        """Whether a node is copying the log again, or has done so and the copy is read now."""
         walk = self._scan.walk if self._scan else None
         place = self.position if walk is None else max(self.position, walk.position)
         return self._is_being_copied(place) or self._scan is None
@@ -276,7 +276,10 @@ class Reader:
         return True
 
     def _is_at_told_end(self, position: Position) -> bool:
-        """Whether all was read up to the writer's announced end, which is then forgotten."""
+        """Whether everything up to the end that the writer announced was read; forget that end.
+
+        Now and then False all the same, so that the file is looked at.
+        """
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
         return self._told % _TOLD_A_LOOK > 0
@@ -295,7 +298,7 @@ class Reader:
             raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, reason)
 
     def _demand_same_log(self) -> None:
-        """Raise `ReplacedLog` if another log took this one's place; not for a merged log."""
+        """Raise `ReplacedLog` if another log has replaced this one; never for a merged log."""
         if not self.log.merged and self.log.is_replaced():
             raise self._replaced("it was deleted, and another made in its place")
 
@@ -354,8 +357,9 @@ class Reader:
     def _may_be_written_again(self, scan: Scan) -> bool:
         """Whether a file became shorter because a node removed an unfinished range.
 
-        A node does so when its disk is full, and when it restarts. The range was agreed on, so the
-        node will write the same bytes again, and reading continues in the middle of it.
+        A node removes an unfinished range when its disk is full, and when it restarts. The nodes
+        agreed on the range, so this node will write the same bytes again, and reading continues in
+        the middle of the range.
         """
         walk = scan.walk
         if walk.range is None or not walk.left or self._file is None:
@@ -365,7 +369,7 @@ class Reader:
         return self._file.size() >= walk.position.offset - read
 
     def _goes_on_elsewhere(self) -> bool:
-        """Whether a new file has replaced the open one; reading goes on there once it is as long.
+        """Whether a new file has replaced the open one; switch to it once it has what was read.
 
         A node sets a damaged file of its merged log aside and copies it again from another node.
         """

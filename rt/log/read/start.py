@@ -60,8 +60,9 @@ class AtSequence:
     """Start at a session's message with this sequence number, or at its next one.
 
     If that message is in a part of the log that was archived, reading begins with the gap. If no
-    such message was published yet, it begins at the end. A session that was reset uses its numbers
-    again, and either message may be found; for such a session, use a time or a position instead.
+    such message was published yet, reading begins at the end. A session that was reset uses its
+    numbers twice, and the message of either use may be found; for such a session, use a time or a
+    position instead.
 
     Args:
         number: the sequence number, as in `Message.sequence`.
@@ -78,10 +79,10 @@ class AtSequence:
             parse_session(self.session)
 
     def of(self, sessions: Collection[str] | None) -> "AtSequence":
-        """Return this start with its own session, or with the only one that the reader wants.
+        """Return this start with a session: its own, or else the only one in `sessions`.
 
         Raises:
-            Misuse: this start names no session, and the reader may want several.
+            Misuse: this start has no session, and `sessions` is not exactly one name.
         """
         if self.session:
             return self
@@ -173,8 +174,8 @@ def resolve(
 ) -> Position:
     """Return the position to read from; the first position if the log does not exist yet.
 
-    A copy may lack the stream's beginning because its source did. `earliest` then returns that
-    beginning, so that the reader meets the gap.
+    If a copy lacks the stream's beginning because its source lacked it, `earliest` returns the
+    position of that beginning, so that the reader gets a `Gap`.
 
     Args:
         log: the log.
@@ -373,7 +374,10 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
-    """Read from `begin` until `place` returns a position for a batch; the log's end if never."""
+    """Return the first position that `place` chooses, reading from `begin`; or the log's end.
+
+    `place` returns the index of the chosen message in a batch; None to go on to the next batch.
+    """
     with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:

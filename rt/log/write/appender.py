@@ -263,7 +263,7 @@ class Appender:
                 raise CorruptLog(self._path(begin.file), begin, words)
 
     def _crc(self, begin: Position, end: Position) -> int | None:
-        """The CRC-32 of a file's bytes; None if the disk cannot read them any more."""
+        """Return the CRC-32 of the log's bytes in a range; None if the disk has lost some."""
         crc = 0
         try:
             for place in range(begin, end, READ_BYTES):  # a slow sync leaves any number
@@ -434,7 +434,7 @@ class Appender:
                 file.abandon()
 
     def _do_once(self, act: Callable[[], None]) -> None:
-        """Run `act`; after a failure refuse all more, because a retry may wrongly succeed."""
+        """Run `act`; if it fails, end this log's writing, because a retry may wrongly succeed."""
         try:
             act()
         except OSError as error:

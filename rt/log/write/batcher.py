@@ -123,7 +123,8 @@ class Batcher:
     def turn(self) -> float | None:
         """Write messages that have waited long enough; return the seconds until the next turn.
 
-        None for no other turn: the publisher is closing, or its next call raises the error.
+        Returns None if no turn should follow: the publisher is closing, or its writer has failed,
+        and the publisher's next call raises the error.
         """
         with self._lock:
             if self._closing:

@@ -28,25 +28,28 @@ _FRAMES_BEYOND: Final = 3
 class DiskLimit:
     """How much a session's files may hold on the publisher's own disk; nodes are not affected.
 
-    Archiving frees room: of files that the nodes have merged if the session is shipped, or of those
-    that `keep_s` and `keep_bytes` of its `WriterSettings` give up. A single call of `publish_many`
-    may exceed the limit, and messages waiting to be written may exceed it by an eighth. With
-    `drop_oldest`, only such a call, or a message larger than 1/64 of the limit, may exceed it.
+    Archiving files frees room. If the session is shipped, files are archived that the nodes have
+    merged; otherwise those that `keep_s` and `keep_bytes` of its `WriterSettings` no longer keep. A
+    single call of `publish_many` may exceed the limit, and messages waiting to be written may
+    exceed it by an eighth. With `drop_oldest`, only a call of `publish_many`, or a message larger
+    than 1/64 of the limit, may exceed it.
 
     Attributes:
         bytes: limit for all files together; at least 64 KiB, or 512 KiB with `drop_oldest`, and no
             more than the size of the file system.
         on_full: `error` raises before anything is accepted; `block` waits until there is room;
-            `drop_oldest` drops the oldest files that a pusher has not begun to send, which is not
-            available to a session of a group. Readers of the stream get an `rt.Dropped` in their
-            place, and the publisher a `MessagesDropped`. A pusher is at most half of the limit
-            ahead of what is merged. Files from before the session was first opened with
-            `drop_oldest` are kept.
+            `drop_oldest` drops the oldest files that a pusher has not begun to send. Readers of the
+            stream get an `rt.Dropped` in place of these files, and the publisher gets a
+            `MessagesDropped`. A pusher is at most half of the limit ahead of what is merged. Files
+            from before the session was first opened with `drop_oldest` are kept. A session of a
+            group cannot use `drop_oldest`.
         timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
-            `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
+            `drop_oldest`, how long to wait when no file can be dropped, because a pusher may have
+            begun to send each; None is 5 s.
         messages: limit on the number of messages in all files together; None for no limit. Numbers
             that the session skipped between messages count, and threads that publish at the same
-            time may exceed it by one call each. Not with `drop_oldest`, which drops whole files.
+            time may exceed it by one call each. It must be None with `drop_oldest`, which drops
+            whole files.
     """
 
     bytes: int
@@ -91,7 +94,7 @@ class DiskLimit:
 
     @property
     def frame_bytes_max(self) -> int:
-        """Return the maximum size of a frame: small, since one may exceed the limit."""
+        """Return the maximum size of a frame; small, because one frame may exceed the limit."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
     @property
@@ -145,10 +148,10 @@ class DiskRoom:
         held: Callable[[], SessionFill],
         make: Callable[[], bool],
     ) -> None:
-        """Set the limit; `held` returns how much the files hold.
+        """Prepare; `held` returns how much the session's files hold now.
 
-        `make` drops the oldest file if allowed, and returns whether it did. If no file can be
-        dropped, `make` ends the active file, so that that file can be dropped later.
+        `make` drops the oldest file if the limit allows that, and returns whether it did. If no
+        file can be dropped, `make` ends the active file, so that this file can be dropped later.
         """
         self._limit = limit
         self._room_bytes = limit.room_bytes
@@ -157,15 +160,15 @@ class DiskRoom:
         self._make = make
 
     def admit(self, size: int, messages: int, is_closed: Callable[[], bool]) -> int | None:
-        """Wait for room; return for how many messages there is room, None without such a limit.
+        """Wait for room; return how many messages fit, or None if messages are not limited.
 
         Args:
-            size: bytes of payloads, keys and columns.
-            messages: how many messages these are.
-            is_closed: ends the wait early when true; the caller checks it again.
+            size: bytes of payloads, keys and columns to be added.
+            messages: how many messages to add.
+            is_closed: returns True to end the wait early; the caller must check it again.
 
         Raises:
-            SessionFull: there is no room, or none in time.
+            SessionFull: there is no room, even after waiting as long as the limit says.
             WriterFailed: the disk failed.
         """
         if self._fits(held := self._held(), size, messages):  # the usual case
@@ -203,7 +206,7 @@ class DiskRoom:
 
 
 def held_bytes(known: Manifest, active: int) -> int:
-    """Return the bytes of a session's files; `active` is the size of the one that still grows."""
+    """Return the bytes of a session's files; `active` is the size of the file that still grows."""
     total = active
     for file in reversed(known.order):
         if file not in known.archived:

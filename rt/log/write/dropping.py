@@ -91,7 +91,7 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Record a span before its file's line is written, so no message in it gets confirmed."""
+        """Record a dropped span before the file's manifest line, so none of it gets confirmed."""
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
@@ -102,7 +102,7 @@ class Dropping:
     def _following(self, file: Position) -> Position | None:
         """Return the file after `file`; None if there is none.
 
-        It was not dropped, since the oldest files are dropped first.
+        The following file was not dropped, since the oldest files are dropped first.
         """
         active = self._appender.end.file if self._appender.is_open else None
         return self._appender.manifest.successor(file) or active
@@ -138,9 +138,10 @@ class Dropping:
 
 
 def finish_dropping(appender: Appender) -> None:
-    """Finish dropping files whose drop a later notice records but the manifest does not.
+    """Finish dropping files that a later file's notice, but not the manifest, records as dropped.
 
-    The process died in between, and a pusher may since have skipped them and sent what follows.
+    This state is left by a process that died while it dropped a file. The files must not be sent
+    any more, since a pusher may have skipped them already and sent what follows.
     """
     known, log = appender.manifest, LogDirectory(appender.directory, appender.disk)
     with sending(appender.directory) as mark:
@@ -157,7 +158,10 @@ def finish_dropping(appender: Appender) -> None:
 
 
 def covers(log: LogDirectory, known: Manifest, file: Position) -> bool:
-    """Whether the next file's notice says that a rolled file, not archived, was dropped."""
+    """Whether the notice in the next file says that `file` was dropped.
+
+    `file` is rolled, and not recorded as archived.
+    """
     following = known.successor(file) or log.file_from(file.next_file())
     said = None if following is None else notice_of(log, following)
     return said is not None and said.begin <= file < said.end

@@ -34,15 +34,16 @@ class FrameGate:
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
         """From now on, wait for `admit` as well as for room on the disk before each frame.
 
-        `admit` gets the messages and bytes to begin with, waits for room for them, and returns the
-        room. A frame that begins without admission is closed after one message.
+        `admit` gets the number of messages and of bytes that begin the frame, waits for room for
+        them, and returns all the room that there is. A frame that begins without admission is
+        closed after one message.
         """
         self.flight = admit
         with self._lock:
             self._pending.limit()
 
     def begin(self, size: int) -> None:
-        """Wait until a message of this size may begin a frame; raises the errors of both limits."""
+        """Wait until a message of `size` bytes may begin a frame; errors as of both limits."""
         room = self.admit(1, size)
         if room is not None:
             with self._lock:

@@ -68,7 +68,7 @@ class PendingFrame:
 
     @property
     def waiting(self) -> int:
-        """Return the bytes that wait to be written, or slightly more."""
+        """Return how many bytes wait to be written; it may be slightly too many."""
         return self._allowed - self.room
 
     def take_key(self, key: Any) -> None:

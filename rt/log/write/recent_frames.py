@@ -25,10 +25,10 @@ class Appended(NamedTuple):
     """Appended: consecutive whole frames of one file, from one append or several.
 
     Attributes:
-        position: where the first begins in this log.
-        end: where the last ends.
-        headings: their headers; in a merged log, these state positions in the sessions.
-        data: their bytes.
+        position: where the first frame begins in this log.
+        end: where the last frame ends.
+        headings: the frames' headers; in a merged log, they have positions in the sessions' logs.
+        data: the frames' bytes.
     """
 
     position: Position
@@ -61,18 +61,17 @@ class UsedSpan(NamedTuple):
 
 
 class FrameBounds(NamedTuple):
-    """How much stays in memory, in bytes.
+    """Limits, in bytes, on the recent frames that a process keeps in memory.
 
     Attributes:
-        log: the limit for one log. A lone message is dropped within milliseconds; a session with a
-            backlog is read from its file.
-        append: the limit for one append: the 16 KiB that an instruction may carry, and the range
-            frame before it.
-        all: the limit for all logs of a process: as much as 256 sessions may have.
-        step: memory is taken from the process in steps of this size, since taking it for each
+        log: the limit for one log; older frames are read from the log's file.
+        append: frames appended at once are kept only up to this total: the 16 KiB that an
+            instruction may carry, and a range frame.
+        all: the limit for all logs of a process together, enough for 256 logs at their limit.
+        step: memory is requested from the process in steps of this size, since a request for each
             message would cost some 10 us.
-        heading: what a parsed header takes in addition to its bytes; for small frames, most of
-            their memory.
+        heading: memory that a parsed header takes in addition to its bytes; a small frame takes
+            little else.
     """
 
     log: int = 64 * KIB
@@ -98,7 +97,7 @@ class FrameMemory:
 
         Args:
             take: takes a number of bytes from the process's memory, or raises `Refused`.
-            give_back: releases them.
+            give_back: releases a number of bytes that were taken.
             bounds: how much may stay in memory.
         """
         self.bounds = bounds
@@ -157,10 +156,10 @@ class RecentFrames:
         """Keep frames that were appended, unless they are many or memory is short.
 
         Args:
-            position: where the first begins in this log.
-            end: where the last ends.
-            parts: their bytes, split anywhere.
-            headers: their headers, checked.
+            position: where the first frame begins in this log.
+            end: where the last frame ends.
+            parts: the frames' bytes, split anywhere.
+            headers: the frames' headers, checked.
         """
         memory, length = self._memory, end - position
         with memory.lock:
@@ -184,7 +183,7 @@ class RecentFrames:
             memory.held += cost
 
     def between(self, first: Position, end: Position) -> Appended | None:
-        """Return the frames from `first` on, up to `end` at most; None if they are not here."""
+        """Return the frames from `first` up to `end` at most; None if they are not in memory."""
         parts = self._parts  # replaced as a whole
         if not parts or not parts[0].position <= first < end:
             return None
@@ -199,9 +198,10 @@ class RecentFrames:
         return Appended(first, place, headings, b"".join([each.data for each in found]))
 
     def use(self, frames: Appended) -> bool:
-        """Record that frames in memory were used: the next sync compares the file with them.
+        """Record the use of frames in memory, so that the next sync compares them with the file.
 
-        Returns False if they were dropped meanwhile, since that sync may be over.
+        Returns False if the frames were dropped meanwhile: the sync that should compare them may be
+        over.
         """
         begin, end, _, data = frames
         with self._memory.lock:

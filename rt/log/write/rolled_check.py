@@ -44,7 +44,7 @@ class RolledCheck:
 
     @property
     def position(self) -> Position:
-        """Return the position up to which the file was found whole."""
+        """The position before which the file was checked, and is not damaged."""
         return self._scan.walk.position
 
     def step(self, bytes_max: int) -> bool:

@@ -1,9 +1,9 @@
 """Sending: records, in a file beside a session's log, which files may have been sent in part.
 
-Only a session that drops its oldest messages has one. Its lock is held while a file is dropped, and
-while a pusher begins to send one, so that no file is dropped of which a node may have a byte. The
-record is valid only in the directory where it was written: a restored backup may be older than what
-was sent since.
+Only a session that drops its oldest messages has this record. The record is locked while a log file
+is dropped, and while a pusher begins to send a log file, so that no file is dropped of which a node
+may have a byte. The record is valid only in the directory where it was written: a backup of it does
+not know what was sent later.
 """
 
 import fcntl
@@ -29,15 +29,13 @@ _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Sending:
-    """Which files of a session may have been sent, as read from the record of them.
-
-    It is valid while the record's lock is held.
+    """The record of which files of a session may have been sent; valid while it is locked.
 
     Attributes:
-        bound: files that start before it may have been sent, in part or whole.
+        bound: files that start before this position may have been sent, in part or whole.
         limit: bytes that the session's files may hold.
-        place: identifies the directory that the record is valid for; a copied directory has
-            another.
+        place: identifies the directory that the record is valid for; a copy of the directory has a
+            different `place`.
     """
 
     def __init__(self, fd: int) -> None:
@@ -56,7 +54,7 @@ class Sending:
 
 @contextmanager
 def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]:
-    """Hold the lock of a session's file; yields None if there is no file and `create` is false.
+    """Lock and read a session's record; yields None if it has no record and `create` is false.
 
     The lock is never held longer than a few syncs take.
     """
@@ -75,12 +73,14 @@ def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]
 
 
 def begin_sending(directory: str, newest: Callable[[], Position | None], limit: int) -> None:
-    """Create the file if need be and record the limit; count existing log files as sent.
+    """Make a session's record valid for its directory, and write the limit to it.
+
+    A new record, or one of another directory, counts all existing log files as sent.
 
     Args:
         directory: the directory of the session, whose lock the caller holds.
-        newest: returns the session's newest file, None if there is none. Called after the mark file
-            exists, because a pusher checks for that file before it begins to send a log file.
+        newest: returns the session's newest file, None if there is none. Called after the record
+            exists, because a pusher looks for the record before it begins to send a log file.
         limit: bytes that the session's files may hold.
     """
     with sending(directory, create=True) as mark:
@@ -95,10 +95,10 @@ def begin_sending(directory: str, newest: Callable[[], Position | None], limit: 
 
 
 def _place(directory: str) -> int:
-    """Return the change time of the lock file, which a copied directory does not share.
+    """Return the change time of the session's lock file, in ns; a copied directory has another.
 
-    The file is never written. A change of its owner or mode also changes the time; existing log
-    files then count as sent.
+    The lock file is never written. A change of its owner or mode also changes the time; existing
+    log files then count as sent.
     """
     return os.stat(os.path.join(directory, LOCK_NAME)).st_ctime_ns
 

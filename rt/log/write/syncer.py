@@ -94,9 +94,9 @@ class Syncer:
         set `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets
         `durable` and `failure`, and sets `_is_resting` before it checks whether it may rest, so
         that the writer, which reads and clears it after writing, misses nothing. `durable` and
-        `failure` may be read without the lock: the first only grows, the second is set once. So is
-        `heard`, which the syncing threads call. `_archives_at_s` belongs to `turn`. `turn` may sync
-        and archive `_log` while the writer appends.
+        `failure` may be read without the lock: `durable` only grows, and `failure` is set once.
+        `heard`, which the syncing threads call, is set once, too. `_archives_at_s` belongs to
+        `turn`. `turn` may sync and archive `_log` while the writer appends.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Syncer:
             self._threads.ask(self, self._settings.fsync_interval_s)
 
     def rolled(self) -> None:
-        """Record that a file was rolled, which can be archived later."""
+        """Record that a file was rolled, so that a turn archives it once that is allowed."""
         if has_kept_file(self._log.manifest):
             self._threads.ask(self, _ARCHIVE_S)
 
@@ -193,8 +193,8 @@ class Syncer:
     def failed_or_full(self, error: OSError) -> OSError | WriterFailed:
         """Return the error to raise after a failed write.
 
-        If the disk is full, that is `error` itself, since a later call may succeed. After any other
-        error, the writer has ended.
+        If the disk is full, this returns `error` itself, since a later call may succeed. Any other
+        error ends the writer, and this returns the `WriterFailed` that every later call raises.
         """
         return error if _is_full_disk(error) else self.failed(error)
 
@@ -246,7 +246,8 @@ class Syncer:
     def give_up(self) -> None:
         """Archive the files that `keep_s` and `keep_bytes` do not keep.
 
-        It is called at the end of a run, in which no turn may have archived any.
+        A writer calls this at the end of its run, which may have been too short for a turn to
+        archive them.
         """
         if self._settings.keep_s or self._settings.keep_bytes:
             try:
@@ -268,7 +269,7 @@ class Syncer:
                 raise  # a full disk had no room for the line; the next attempt may succeed
 
     def _given_up(self) -> list[Archived]:
-        """Return manifest lines that archive what an unshipped session does not keep."""
+        """Return manifest lines that archive the files beyond `keep_s` and `keep_bytes`."""
         settings = self._settings
         return given_up_files(
             self._log.manifest, self._log.end.offset if self._log.is_open else 0,

@@ -293,7 +293,7 @@ class SessionWriter:
             self._roll_early()
 
     def _roll_early(self) -> None:
-        """Roll before a message needs it, and tell readers."""
+        """Roll the active file although it is not full, and notify readers."""
         try:
             self._roll()
         except OSError as error:
@@ -352,7 +352,7 @@ class SessionWriter:
         self._release_lock()
 
     def _release_lock(self) -> None:
-        """Close the descriptor only once: its number may soon be another file's."""
+        """Release the session's lock; never close its descriptor twice, as numbers are reused."""
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
             os.close(fd)
