@@ -40,10 +40,10 @@ class Inbox(Protocol):
         """The session's progress; `received` is the end that a sync here has made durable."""
 
     def keeps(self, entry: Archived) -> bool:
-        """Return whether to keep the bytes of a whole file that the source has archived."""
+        """Return whether this copy keeps the bytes of a file that the source has archived."""
 
     def needs(self, end: Position) -> bool:
-        """Return whether bytes of the log's last file, up to `end`, are still needed."""
+        """Return whether the host still needs bytes of the log's last file before `end`."""
 
     def doubted(self, why: str) -> None:
         """Check the copy for damage, because the source's bytes differ from it."""

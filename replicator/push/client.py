@@ -262,9 +262,9 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions that cannot be merged because no node has their archived beginning.
+        """Return the sessions whose archived beginning no node has, so that they cannot be merged.
 
-        They were shipped to another cluster earlier, or this cluster has lost its state.
+        These sessions were shipped to another cluster earlier, or this cluster has lost its state.
         """
         lacking = [each for each in self._book.names() if self._lacks(each)]
         now_s, since = time.monotonic(), self._blocked_since_s

@@ -44,7 +44,10 @@ class ShippedSessions(Protocol):
         """Return the sessions to ship now."""
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log and the end of what may be sent now; None if the log is gone."""
+        """Return a session's log, and a function that returns the end of what may be sent now.
+
+        The function is None if all of the log may be sent. Returns None alone if the log is gone.
+        """
 
     def answered(self, node: str, holder: str) -> None:
         """Record the name in the certificate that a node's address answered with."""
@@ -73,8 +76,8 @@ class ShippedSessions(Protocol):
 class PushConnection:
     """Keeps a connection to one node, with a channel for each session.
 
-    A small update that the node takes at once is sent as it is announced; the connection's next
-    turns send the rest.
+    `offer` sends a small update itself, if the socket accepts it at once; the connection's next
+    turns send everything else.
 
     Threads: only the loop uses it, except that any thread may call `all_sent`, `sent`,
     `archived_to`, `error` and `refusal`, and read `traffic`; these read whole entries.
@@ -92,9 +95,9 @@ class PushConnection:
     ) -> None:
         """Prepare to ship the sessions of `book`, at most `channels_max` at a time.
 
-        `gather` is notified of what was sent and merged; `headers` is called with the node's name
-        and the reason why it does not accept messages with headers yet, or ""; `sealed` when
-        `is_sealed` has changed.
+        `gather` is notified of what was sent and merged. `headers` is called with the node's name
+        and the reason why the node does not accept messages with headers yet, or "". `sealed` is
+        called when `is_sealed` has changed.
         """
         self.name = destination.member or address_text(destination.nodes[0])
         self.is_sealed = False  # whether the node has refused since its log has ended

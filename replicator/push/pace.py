@@ -47,7 +47,7 @@ class SessionRounds:
         self._threads: SyncThreads | None = None
 
     def start(self, directory: str) -> None:
-        """Begin, in the sync threads of the disk that this directory is on, or will be on."""
+        """Begin, in the threads that sync the disk of this directory, which need not exist yet."""
         while not os.path.exists(directory):
             directory = os.path.dirname(os.path.abspath(directory))
         self._threads = sync_threads(directory)

@@ -186,7 +186,10 @@ class SessionProgress:
         return True
 
     def _release(self) -> None:
-        """Update `released`, but not at every acknowledgement, since no caller waits for it."""
+        """Compute from the nodes' confirmations up to where the session's files may be archived.
+
+        This is done when the result is asked for, since no caller waits for it to grow.
+        """
         if not self._releases:
             return
         by_holder: dict[str, Position] = {}

@@ -66,7 +66,7 @@ class RequestedSessions:
         return True
 
     def is_wanted(self) -> bool:
-        """Whether any session is needed."""
+        """Whether the other node needs any session."""
         return bool(self.names())
 
     def names(self) -> list[str]:

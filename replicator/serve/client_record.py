@@ -62,7 +62,7 @@ class ServedClient:
     """A client that is connected; its connection's thread adds to `sent` and sets `ends`.
 
     `ends` returns the end of what was sent to a puller, and the end of what the puller has
-    confirmed; None for a pusher.
+    confirmed. For a pusher, `ends` is None.
     """
 
     peer: str

@@ -25,7 +25,7 @@ class LogFeed:
         self._relays = relays
 
     def end(self) -> Position:
-        """Return the end to serve: later bytes may yet be cut and rewritten after a crash.
+        """Return the end up to which the log is served; a crash may still change later bytes.
 
         Raises:
             Refused: this node no longer serves anything.
@@ -57,10 +57,10 @@ class LogFeeds:
     """LogFeeds: the feeds of all pulling connections of a node or mirror.
 
     Threads:
-        `open` and `forget` are called by connections, and change one entry of `_feeds`; `grown`,
-        `begin`, `go_on`, `turn_away` and `refuse` are called by the one thread that appends, and
-        copy it. `end`, `_left`, `moved` and `refusal` are written by it alone; `end` only grows.
-        `damaged` has a lock of its own; the functions given at the start are never replaced.
+        `open` and `forget` are called by connections, and change one entry of `_feeds`. The one
+        thread that appends calls `grown`, `begin`, `go_on`, `turn_away` and `refuse`, which copy
+        `_feeds`; it alone writes `end`, `_left`, `moved` and `refusal`. `end` only grows. `damaged`
+        has a lock of its own; the functions given at the start are never replaced.
     """
 
     def __init__(

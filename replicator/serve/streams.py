@@ -71,7 +71,7 @@ class ServedStream:
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Which stream handles which connection; a change makes a new object."""
+    """Decides which stream handles a connection; never changed, but replaced as a whole."""
 
     streams: Mapping[str, ServedStream] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)  # why a stream is no longer served

@@ -62,9 +62,9 @@ class SinkConnection:
     """SinkConnection: a connection's incoming channels, each acknowledged as it progresses.
 
     Threads: the loop, or the thread that does `take_aside` for it, calls everything except
-        `acknowledge`, which any other thread may call. The schedule's `turn` is held during a turn
-        and tried by `acknowledge`; it guards `_channels`, what they hold, the schedule and sending
-        on `_link`. The rest belongs to the loop, or is set once.
+        `acknowledge`, which any other thread may call. The lock `turn` of the schedule is held
+        during a turn, and `acknowledge` takes it if it is free. This lock guards the channels, the
+        schedule and sending on `_link`. The rest belongs to the loop, or is set once.
 
     Attributes:
         aside: work that `turn` has left to `take_aside`, or None; until that is done, no further
@@ -208,7 +208,7 @@ class SinkConnection:
             self._link.beat()
 
     def close(self) -> None:
-        """Release all logs; what was appended last is settled first."""
+        """Release all logs, after calling `settle` if anything was appended since the last call."""
         with self._schedule.turn:
             try:
                 if self._has_written:

@@ -26,10 +26,10 @@ class _Update(NamedTuple):
 class GatherWindow:
     """GatherWindow: spaces out small sends when the nodes cannot keep up.
 
-    An update is sent at once while fewer than two others are in flight. When updates come faster
-    than they are merged, sending each one alone would cost every node as much as sending a hundred,
-    and it would still wait for those before it. Then sends are as far apart as an update takes from
-    being sent to being merged.
+    While fewer than two updates are in flight, the next one is sent at once. When updates come
+    faster than they are merged, the time between two sends is the time that an update takes from
+    being sent to being merged: a lone update costs every node as much as a hundred sent together,
+    and would have to wait for earlier ones anyway.
 
     Threads: only the loop uses it.
     """

@@ -58,7 +58,7 @@ class Decoder:
         self._needed = PREFIX_BYTES  # known length of the message at _start
 
     def space(self) -> memoryview:
-        """Return where to receive; this invalidates payloads returned before."""
+        """Return the memory to receive into; this invalidates payloads returned before."""
         have, size = self.end - self._start, len(self._buffer)
         if have == 0:
             self._start = self.end = 0

@@ -24,8 +24,8 @@ _MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 class FrameBuffer:
     """FrameBuffer: memory to read frames into, with room before them for the message head.
 
-    One serves a whole connection: its content has been sent when the next read begins. It is large
-    only during a backlog, since most connections are idle.
+    A connection has one buffer, since what was read is sent before the next read begins. The buffer
+    is large only during a backlog, since most connections are idle.
     """
 
     __slots__ = ("_memory", "_size", "_taken", "_traffic", "_view")

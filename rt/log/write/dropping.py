@@ -178,7 +178,7 @@ def kept_end(known: Manifest, position: Position, gone: Sequence[DroppedSpan] = 
 
     Args:
         known: the session's manifest; another thread may be adding to it.
-        position: where to begin.
+        position: where the search begins; it goes back from here.
         gone: further dropped spans, whose lines may not be in the manifest yet.
     """
 

@@ -38,7 +38,7 @@ class SyncThreads:
     """
 
     def __init__(self, verb: str = "sync", most: int = THREADS_MAX) -> None:
-        """Start without sessions; `verb` names what the threads do, of which there are `most`."""
+        """Start without sessions; there are up to `most` threads, whose names begin with `verb`."""
         self._verb, self._most = verb, most
         self._changed = threading.Condition()  # reentrant: a signal handler may publish
         self._due_s: dict[SyncJob, float | None] = {}  # by job; None if nothing is planned

@@ -40,10 +40,9 @@ class SessionWriter:
     """Writes frames to one session. Each start opens a new run and leaves older files unchanged.
 
     Threads:
-        One thread at a time writes, rolls and closes, and touches everything here, under the
-        publisher's lock. `sync` and `synced_to` may be used by any thread: they only read
-        `_syncer`, whose own thread syncs. After a fork the child's copy has closed its descriptors
-        and raises `Misuse`.
+        One thread at a time calls the methods, and uses the fields, under the publisher's lock. Any
+        thread may call `sync` and `synced_to`, which only read `_syncer`; its threads sync. After a
+        fork, the child's copy has closed its descriptors and raises `Misuse`.
     """
 
     def __init__(
