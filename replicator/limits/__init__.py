@@ -1,4 +1,4 @@
-"""Limits on what the holders of one certificate name may use.
+"""Limits on what the peers with one certificate name may use of a server.
 
 Imports `wire`; imported by `serve` and nodes.
 """

@@ -129,7 +129,7 @@ class Admission:
             return victim
 
     def admit(self, key: object, identity: PeerIdentity) -> None:
-        """Give a connection whose certificate was verified a place of its own.
+        """Accept a connection whose certificate was verified, and count it.
 
         Raises:
             Refused: `displaced` (its handshake was ended for another), or `busy`: there is no
@@ -147,7 +147,7 @@ class Admission:
             del self._handshakes[key]
 
     def leave(self, key: object) -> None:
-        """Release a connection's place; does nothing if it has none."""
+        """Stop counting a connection or handshake; does nothing if it is not counted."""
         with self._lock:
             self._handshakes.pop(key, None)
             holder = self._admitted.pop(key, None)
@@ -155,10 +155,10 @@ class Admission:
                 self._accounts[holder].connections -= 1
 
     def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
-        """Charge for bytes in both directions, and messages that the peer has sent.
+        """Charge a peer for bytes in both directions, and for the messages that it has sent.
 
         Returns:
-            For how many seconds to pause the connection.
+            How many seconds to pause the connection.
         """
         limits = self.limits
         if identity.is_node:

@@ -56,7 +56,7 @@ class _Account:
 
 
 class Quotas:
-    """Quotas: enforces the quotas of one stream's publishers, which may change at any time.
+    """Quotas: enforces the publishers' quotas of one stream. A quota may change at any time.
 
     Threads: any thread may call any method; `_lock` guards `_accounts`.
     """

@@ -182,7 +182,7 @@ class PullClient:
             self._follower.start(self._loop)
 
     def wake(self) -> None:
-        """Have `is_wanted` asked again."""
+        """Have the loop call `is_wanted` again now, because its result may have changed."""
         self._dialer.set()
 
     @property
@@ -395,7 +395,7 @@ class PullClient:
     # Which nodes there are
 
     def follow(self) -> None:
-        """Use the nodes in `known` at once, after its configuration changed; any thread."""
+        """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
         if (follower := self._follower) is not None:
             follower.look()
 

@@ -41,7 +41,7 @@ class EndWait:
 
         Args:
             nodes: nodes or mirrors, asked in turn.
-            asks: asks one of them, like `EndAsks.latest`.
+            asks: asks one node or mirror for the end, like `EndAsks.latest`.
             place: returns where the copy continues now.
             loop: the event loop that has them asked, and checks the copy.
             reached: called with the end and the time of the question once the copy has reached it.

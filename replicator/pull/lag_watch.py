@@ -110,7 +110,7 @@ class LagWatch(Generic[Node]):
         return nodes[self._turn % len(nodes)]
 
     def heard(self, node: Node, end: Position | None, now_s: float) -> None:
-        """Record the end that a node answered; `end` is None if the node gave no answer."""
+        """Record the end that a node reported; `end` is None if the node gave no answer."""
         known = self._heard.get(node, _Heard(START, now_s, is_silent=False))
         self._answered = node
         self._heard[node] = _Heard(max(known.end, end or START), now_s, end is None)

@@ -180,7 +180,7 @@ class LocalCopy:
         self._timer.set()
 
     def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
-        """Return the copy for a connection to fill.
+        """Return the copy for a connection to fill, opening or replacing it if necessary.
 
         Raises:
             Refused: the directory holds a copy of another log.

@@ -124,7 +124,7 @@ class PushClient:
             self._follower.start(loop)
 
     def follow(self) -> None:
-        """Use the nodes in `known` at once, after its configuration changed; any thread."""
+        """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
         if (follower := self._follower) is not None:
             follower.look()
 

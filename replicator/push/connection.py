@@ -50,10 +50,10 @@ class ShippedSessions(Protocol):
         """
 
     def answered(self, node: str, holder: str) -> None:
-        """Record the name in the certificate that a node's address answered with."""
+        """Record that the node at an address has a certificate with the name `holder`."""
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
-        """Record an acknowledgement of the log of this id; return whether it says anything new."""
+        """Record an acknowledgement of the log with the id `log`; return whether it is news."""
 
     def note(self, session: str, *, whole: bool) -> None:
         """Save what was acknowledged; `OSError` if that fails.

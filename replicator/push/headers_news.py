@@ -1,4 +1,4 @@
-"""HeadersNews: saves the nodes' answers about headers for the stream's publishers."""
+"""HeadersNews: saves, for a stream's publishers, whether its nodes allow headers."""
 
 from contextlib import suppress
 

@@ -28,17 +28,17 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
 
 
 class SessionRounds:
-    """Looks at all sessions, a few at a time: once a second, or every few seconds for thousands.
+    """Calls a function for every session, once a second, or every few seconds for thousands.
 
-    It uses the threads that sync the sessions of a process (`rt.log.write.sync_threads`), since a
-    look may wait for their disk.
+    It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`), a
+    few sessions at a time, since the function may wait for the sessions' disk.
 
     Threads: one of these threads at a time calls `turn`, which holds `_turn`; a caller that must
     not act during a look takes that lock with `between`. The owner calls `start` and `stop`.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
-        """Prepare; `start` begins. `names` raises `OSError` if sessions cannot be listed now."""
+        """Prepare to call `look_at` for each of `names`, which may raise `OSError`."""
         self._names = names
         self._look_at = look_at
         self._turn = threading.Lock()
@@ -135,7 +135,7 @@ class SessionSweep:
         return taken
 
     def wait_s(self, longest_s: float) -> float:
-        """Return how long to wait for the next turn if nothing else is pending."""
+        """Return the seconds until the next turn, `longest_s` if no session is left to check."""
         if self._new:
             return 0.0
         return min(max(0.0, self._due_s - self._clock()), longest_s) if self._left else longest_s

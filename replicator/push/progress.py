@@ -106,9 +106,9 @@ class SessionProgress:
             directory: the session's directory.
             nodes: how many nodes are shipped to.
             release: when the session's rolled files may be archived.
-            keep_s: how much longer, in seconds, they are kept after that.
-            standby: returns up to where a standby has the merged log; files are kept until it has
-                their messages.
+            keep_s: how many seconds longer to keep these files.
+            standby: returns up to where a standby has the merged log; files are kept until the
+                standby has their messages. None without a standby.
             clock: returns the time in seconds.
         """
         self._keep_s, self._clock, self._standby = keep_s, clock, standby

@@ -32,7 +32,7 @@ class HeldCopy(NamedTuple):
     Attributes:
         directory: the copy's directory.
         durable: returns the end that may be relayed now; `Refused` if the copy was set aside.
-        doubted: called when the copy was found damaged, or different from another.
+        doubted: called when the copy was found damaged, or differs from the other node's copy.
     """
 
     directory: str

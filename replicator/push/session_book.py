@@ -151,7 +151,7 @@ class SessionBook:
         return 0
 
     def answered(self, node: str, holder: str) -> None:
-        """Record the name in the certificate at a node's address; each name has one vote."""
+        """Record the name in the certificate of the node at an address; a name has one vote."""
         before, self._holders[node] = self._holders.get(node, holder), holder
         if before != holder:
             for each in self._progress.copy().values():

@@ -116,7 +116,7 @@ class Scrub:
             self._suspects.append(place)
 
     def turn(self, now_s: float, bytes_max: int) -> bool:
-        """Read the next part; return whether there was anything to read.
+        """Read the next part of a file; return whether there was anything to read.
 
         Args:
             now_s: a monotonic clock, in seconds.

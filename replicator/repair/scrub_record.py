@@ -20,7 +20,7 @@ class ScrubRecord:
     """
 
     def __init__(self, directory: str = "") -> None:
-        """Read the record of the merged log in `directory`; "" keeps none."""
+        """Read the record of the merged log in `directory`; for "" there is no record."""
         self._directory = directory
         found = _read(os.path.join(directory, NAME)) if directory else {}
         self.finished_ns = _whole_number(found.get("finished_ns"))

@@ -115,7 +115,7 @@ class LogFeeds:
         self._feeds.pop(feed, None)
 
     def demand_open(self, *, relays: bool) -> None:
-        """Raise `Refused` if the log is not served to a node (`relays`) or to a client."""
+        """Raise `Refused` if the log is not served to a peer; `relays` is True for a node."""
         if self.refusal is not None:
             raise self.refusal
         if self.moved is not None and not relays:

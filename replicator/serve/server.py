@@ -91,10 +91,11 @@ class Server:
         loop: EventLoop | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """Listen; nothing is served before `start`.
+        """Listen on an address; `start` begins to serve.
 
         Args:
-            address: host and port to listen on; port 0 takes a free one, see `address`.
+            address: host and port to listen on; for port 0 the system chooses a port, which the
+                attribute `address` has.
             contexts: contexts made by `rt.net.tls.server_context`.
             streams: the streams that are served.
             limits: how much unauthenticated peers, and the holders of one certificate, may use over
@@ -162,7 +163,7 @@ class Server:
             self._gone.wait_for(lambda: self._connections.keys().isdisjoint(ended), _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
-        """Apply other limits to connections that begin from now on."""
+        """Apply these limits from now on; connections that exceed them are not ended."""
         self.admission.limits = limits
         self.memory.share_bytes = limits.identity_memory_bytes
 
@@ -281,7 +282,7 @@ class Server:
                 served.record.refuse(code)
 
     def _talk(self, connection: ServedConnection) -> Kept | None:
-        """Serve a connection; return a function that hands it over to another owner, or None."""
+        """Serve a connection until it ends, or return a function that gives it to another owner."""
         sock, peer = accept(
             connection.sock, self._contexts.current(),
             self.admission.limits.handshake_s,

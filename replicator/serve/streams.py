@@ -153,7 +153,7 @@ class Streams:
         raise Refused("stream", f"this node serves no stream {shown(name)}")
 
     def speaking(self, alpn: str | None) -> tuple[str, Handler] | None:
-        """Return the stream of a protocol ("" for any) and its handler; None if unknown."""
+        """Return a protocol's stream, "" if it is of no single one, and its handler; or None."""
         return self._routes.by_alpn.get(alpn or "")
 
     def objection(

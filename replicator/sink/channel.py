@@ -159,7 +159,7 @@ class SinkChannel:
         raise refusal(poisoned_words(after.position, reason))
 
     def take_rolled(self, message: RolledNotice) -> None:
-        """End the active file; errors as for `take_data`."""
+        """End the copy's active file where the source's file ended; errors as for `take_data`."""
         line = message.line
         do = place_rolled(line, self._end, self._appender.manifest.rolled.get(line.file))
         if do is Do.NOTHING:

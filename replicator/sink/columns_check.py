@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         poison: offset of the first undecodable frame, and what is wrong; None if all are fine.
-        skipped: positions of the frames (before it) that were not checked for lack of budget.
+        skipped: positions of frames, before that one, that were not checked for lack of budget.
     """
 
     poison: tuple[int, str] | None
@@ -40,8 +40,8 @@ class ColumnsCheck:
     """ColumnsCheck: checks the frames that publishers push; one for all connections of a node.
 
     A compressed frame that comes when the budget is spent is accepted unchecked, and `late` checks
-    it when there is budget again. Until then its readers may meet a frame that cannot be decoded,
-    and handle it by their policy.
+    it when there is budget again. Until then, readers of the log may find that the frame cannot be
+    decoded, and treat it according to their policy.
 
     Threads: any; `_lock` guards `_left` and `_filled_s`. `late` has a lock of its own.
     """

@@ -95,11 +95,11 @@ class LateCheck:
             self.noted()
 
     def begin(self, log: Appender) -> None:
-        """Prepare for a copy to be filled.
+        """Check that a copy may be filled, before anything is appended to it.
 
         Raises:
-            Refused: a frame of it proved undecodable, perhaps before a restart.
-            OSError: its record cannot be read.
+            Refused: a frame of the copy proved undecodable, perhaps before a restart.
+            OSError: the copy's record of that cannot be read.
         """
         if why := _marked(log):
             self._remember(log, why)
@@ -114,7 +114,7 @@ class LateCheck:
         """Check frames as far as the budget allows.
 
         Raises:
-            OSError: a log cannot be read, or its record of being poisoned cannot be written.
+            OSError: a log cannot be read, or the record that it is poisoned cannot be written.
         """
         with self._lock:
             spans = list(self._spans.values())
@@ -180,7 +180,7 @@ def poisoned_words(at: Position, reason: str) -> str:
 
 
 def refusal(why: str) -> Refused:
-    """Return the refusal of a poisoned session."""
+    """Return the refusal of a session that has an undecodable frame."""
     advice = "nothing is taken from there on; go on under another session name"
     return Refused("poisoned", f"{why}; {advice}")
 

@@ -47,7 +47,7 @@ class ChangeDetector:
         self._was_used = True
 
     def has_idled(self) -> bool:
-        """Whether the log was not looked at for sending since the last call."""
+        """Whether no file of the log was read to be sent since the last call."""
         was_used, self._was_used = self._was_used, False
         return not was_used
 

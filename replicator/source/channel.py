@@ -1,4 +1,4 @@
-"""SourceChannel: reads one log directory for one sink, and sends what the source decides."""
+"""SourceChannel: reads a log directory and sends it to one sink, as a `Source` decides."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -250,7 +250,7 @@ class SourceChannel:
         self.changes.has_rested = True
 
     def _starting_file(self, start: str) -> Position:
-        """Return the file in which an empty copy begins.
+        """Return the file in which an empty copy begins whose reader asked for `start`.
 
         Raises:
             Refused: `start` is not valid, or this node's log does not reach it.

@@ -1,4 +1,4 @@
-"""CursorFile: the log file that a source is sending, kept open, and the choice of the next one."""
+"""CursorFile: keeps the log file that a source is sending open, and finds the file after it."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from rt.position import START, Position
 
 
 class CursorFile:
-    """CursorFile: one open file of a log, at a source's cursor."""
+    """CursorFile: the open file of a log from which a source is sending."""
 
     __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
 

@@ -1,4 +1,4 @@
-"""Source: decides what to send a sink next of one log, from the state of its directory."""
+"""Source: decides which part of a log to send to a sink next, from the log directory's state."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

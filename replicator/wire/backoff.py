@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before the next attempt, and how often to complain meanwhile."""
+"""Backoff: decides how long to wait between attempts, and which failures to log."""
 
 from logging import WARNING, Logger
 from random import Random
@@ -9,7 +9,10 @@ LAST_S: Final = 5.0
 
 
 class Backoff:
-    """Waits that double from 0.05 s to 5 s; half of each is random, to spread out many clients."""
+    """Chooses waits, each twice the last, from 0.05 s to 5 s.
+
+    Half of each wait is random, so that many clients do not connect at once.
+    """
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -30,7 +33,7 @@ class Complaint:
     """Complaint: logs a failure only when its reason changes."""
 
     def __init__(self, log: Logger, subject: str) -> None:
-        """Log to `log`, about `subject`."""
+        """Prepare to log to `log`, in lines that begin with `subject`."""
         self._log = log
         self._subject = subject
         self._last = ""

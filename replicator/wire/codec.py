@@ -81,7 +81,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """Return the same as `encode`, but faster: an acknowledgement is sent for each message."""
+    """Encode an acknowledgement faster than `encode`, since one is sent for each message."""
     return _ACK_PREFIX + _ACK.pack(*ack)
 
 

@@ -35,7 +35,7 @@ _PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Destination: what to connect to, and what for.
+    """Destination: the nodes that a dialer connects to, and the purpose of the connection.
 
     Attributes:
         nodes: host and port of each node; one is used at a time, and the next if that one fails.
@@ -90,9 +90,9 @@ class Served(Protocol):
 
 
 class Dialer(ContextParty):
-    """Dials and greets, has a connection served by the turns of a loop, and dials again.
+    """Dials a node, has an event loop serve the connection, and dials again when it has ended.
 
-    It is a `replicator.host.Bell`: `set` has the connection take a turn.
+    A dialer is a `replicator.host.Bell`: `set` has the connection take a turn.
 
     Threads: the loop calls `ready`, `failed` and all private methods, except `_connect`, which one
     of the loop's threads for peers calls and which sets `_sock`. Any thread may call `start`,

@@ -123,7 +123,7 @@ def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
 
 
 def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
-    """Return four counts: bytes of whole frames, bytes the first needs, frames, messages."""
+    """Return bytes of whole frames, size of the first frame, number of frames, and of messages."""
     end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
     try:
         while end - offset >= HEADER_BYTES:

@@ -16,10 +16,11 @@ LARGEST_BYTES: Final = FRAME_BYTES_MAX + 64 * KIB  # the largest buffer: a frame
 class LargeMessages:
     """LargeMessages: the memory that connections' buffers take beyond their initial size.
 
-    Each of 512 connections may carry a frame of 32 MiB, which would be 16 GiB. So connections of
-    one name share a budget. The large buffers of all names share another budget: that of one name
-    plus room for the largest message, so that no name can keep out the large messages of others. A
-    growing buffer briefly holds its old bytes as well, so a node may use twice as much.
+    Without limits, 512 connections that each carry a frame of 32 MiB would take 16 GiB. So all
+    connections of one name share a budget. The large buffers of all names share a second budget. It
+    is larger than a name's budget by the largest message, so that no name can keep out the large
+    messages of others. A growing buffer briefly holds its old bytes as well, so a node may use
+    twice as much.
 
     Threads: any; `lock` guards the fields except `share_bytes`.
     """

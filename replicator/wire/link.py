@@ -277,7 +277,7 @@ class Link:
 
 
 def refusal_of(message: Refusal) -> errors.Refused:
-    """Return a peer's refusal, with its text escaped: it cannot forge a line of a log."""
+    """Return a peer's refusal with its text escaped, so that the text cannot forge log lines."""
     return errors.Refused(
         printable(message.code), f"the other side says: {printable(message.words)}"
     )

@@ -29,7 +29,7 @@ class NodesFollower:
         """Prepare; nothing is asked before `start`.
 
         Args:
-            known: the nodes.
+            known: the nodes known so far, to which the answers are added.
             contexts: the client's TLS contexts.
             follow: called by the loop with all nodes when they have changed.
             roles: the roles that may be asked.

@@ -20,9 +20,9 @@ QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
 class Outlet:
-    """Outlet: never waits; queues what the socket does not accept, up to a limit.
+    """Outlet: sends without waiting; queues what the socket does not accept, up to a limit.
 
-    Its owner calls `send(b"")` when the socket has room again.
+    The owner calls `send(b"")` when the socket has room again.
     """
 
     __slots__ = ("_clock", "_longest", "_moved_s", "_parts", "_queued_bytes", "_sock")

@@ -9,7 +9,7 @@ Node = TypeVar("Node", bound=Hashable)
 class Rotation(Generic[Node]):
     """Rotation: goes through the nodes in rounds, with a pause after each round. Pure.
 
-    A node that `avoids` names is dialled only if no other node of the round was useful.
+    A node for which `avoids` returns True is dialled only if no other node of the round was useful.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

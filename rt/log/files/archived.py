@@ -118,7 +118,7 @@ def place_after(known: Manifest, place: Position) -> Position:
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
-    """Truncate archived files and their indexes to 0 bytes; return how many files held any."""
+    """Truncate archived files and their indexes; return how many files were not empty before."""
     return sum([_empty(disk, os.path.join(directory, file.file_name)) for file in files])
 
 

@@ -1,6 +1,6 @@
-"""ContinuedLog: which log a copy belonged to before it was cut to continue another one.
+"""ContinuedLog: a record, kept in a copy, of the ended log that it was a copy of before.
 
-The record is kept in the copy.
+A copy of a log that has ended is cut where another log continues, and becomes a copy of that log.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Disk: the few file system calls that a log makes, behind an interface tests can replace."""
+"""Disk: the few file system calls that a log makes, as an interface with a fake for tests."""
 
 import errno
 import os
@@ -131,7 +131,7 @@ class OsFile:
         return status.st_dev, status.st_ino
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end; a full disk may give a short write before it raises."""
+        """Write all parts at the end; `OSError` if only some of the bytes could be written."""
         total = sum(map(len, parts))
         written = os.pwritev(self._fd, parts[:IOV_MAX], self._end)
         self._end += written

@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=local_news.forget)
 
 
 class Announcer:
-    """A writer's end of the in-process notification, from open to close.
+    """Announces a writer's changes of one log to readers in the same process, until `close`.
 
     Threads: `grown` may be called by any thread; the owner calls `close`.
     """
@@ -146,7 +146,7 @@ class Announcer:
     __slots__ = ("_is_open", "_place")
 
     def __init__(self, directory: str) -> None:
-        """Announce the log in `directory` from now on."""
+        """Record that this process writes the log in `directory`, and announces its changes."""
         self._place = place_of(directory)
         self._is_open = True
         local_news.began(self._place)

@@ -47,7 +47,7 @@ class Subdirectories:
 
         Args:
             path: The directory, which need not exist.
-            counts: Whether a name passes the filter; must always give the same answer for a name.
+            counts: Returns whether a name passes the filter, always the same for a name.
             clock: A monotonic clock, in seconds.
         """
         self._path = path

@@ -47,7 +47,7 @@ class InUse:
             self._release()
 
     def stop(self) -> None:
-        """Ask the thread that uses it to end; safe in a signal handler."""
+        """Ask the thread that uses the resource to stop; safe in a signal handler."""
         self.is_stopped = True
 
     def close(self) -> None:

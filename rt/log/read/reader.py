@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def is_beyond_end(self) -> bool:
-        """Whether the log ends before the position; valid after `poll` has found nothing."""
+        """Whether the log ends before `position`; valid after `poll` has returned None."""
         if self._scan is not None:
             return self._scan.walk.position < self.position
         order = self.log.manifest.order

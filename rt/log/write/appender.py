@@ -103,7 +103,7 @@ class Appender:
 
     @property
     def next_place(self) -> Position:
-        """Where a merged log continues: at `end`, or in the next file if that file was rolled."""
+        """Where a merged log continues: at `end`, or in the next file if one was rolled there."""
         return self.end.next_file() if self.end.file in self.manifest.rolled else self.end
 
     @property
@@ -131,8 +131,8 @@ class Appender:
 
         Args:
             durable: a position up to which the log is known to have been durable.
-            cut: whether to cut a torn tail. A copy does, and fetches it again; a publisher leaves
-                the bytes of its older runs as they are.
+            cut: whether to cut a torn tail. A copy cuts it, and fetches these bytes again; a
+                publisher leaves the bytes of its older runs as they are.
             whole: whether to check the whole active file, at about 1 GB/s, instead of only what
                 follows its last index entry.
             own: False for a copy, because the durable positions in its frames refer to another
@@ -354,7 +354,7 @@ class Appender:
             file.truncate(0)
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
-        """Write and sync manifest lines, before doing what they record; any thread may call this.
+        """Write and sync manifest lines before the recorded change is made. Any thread may call.
 
         Raises:
             OSError: the lines could not be written; nothing was recorded.

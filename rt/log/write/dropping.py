@@ -125,7 +125,7 @@ class Dropping:
     def _left_over(self) -> DroppedSpan:
         """Return the span of the last file's notice if no message followed it; otherwise `NOTHING`.
 
-        Nodes skip a file that has only a notice, so its notice must be repeated.
+        Nodes skip a file that has only a notice, so the next file must repeat the notice.
         """
         order, known = self._appender.manifest.order, self._appender.manifest
         if not order or known.rolled[order[-1]].end != NOTICE_BYTES:

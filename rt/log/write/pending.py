@@ -31,16 +31,16 @@ class PendingFrame:
         self._begin()
 
     def clear(self) -> None:
-        """Begin the next frame; the caller keeps the old lists, which it has written."""
+        """Begin the next frame in new lists, after the caller has written the old ones."""
         self.taken += self._allowed - self.room - self.weight * len(self.payloads)
         self._begin()
 
     def limit(self) -> None:
         """From now on, close an unadmitted frame after one message.
 
-        Another thread may write the frame between the check that a message needs no admission and
-        its addition. The message then begins a new frame, and must be the only unadmitted one in
-        it.
+        A message is added without admission if the frame has others. If another thread writes the
+        frame just before the message is added, the message begins a new frame, which must not get
+        further messages without admission.
         """
         self._fresh = 1
         if not self.payloads:

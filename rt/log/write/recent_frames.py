@@ -226,7 +226,7 @@ class RecentFrames:
             self.used = (*spans, *self.used)
 
     def release(self, end: Position) -> None:
-        """Drop the frames up to `end`, and later additions before that position."""
+        """Drop frames that end at or before `end`, now and whenever they are added later."""
         with self._memory.lock:
             self._left_to = max(self._left_to, end)
             count = 0

@@ -28,7 +28,7 @@ class RolledCheck:
     def __init__(
         self, disk: Disk, path: str, identity: LogIdentity, known: Manifest, line: Rolled
     ) -> None:
-        """Prepare to check a file on `disk`; `line` is its line in its log's manifest `known`."""
+        """Prepare to check a file; `line` is the file's line in `known`, the log's manifest."""
         self.path = path
         self.is_closed = False  # nothing more will be read
         self._disk = disk

@@ -126,7 +126,7 @@ class SyncThreads:
             self._plan_next(job, rest_s)
 
     def _plan_next(self, job: SyncJob, rest_s: float | None) -> None:
-        """Plan a job's next call, as its turn returned or as requested during the turn."""
+        """Plan a job's next call: `rest_s` after its turn, or earlier if `ask` said so."""
         if job not in self._due_s:
             return
         asked_s = self._due_s[job]

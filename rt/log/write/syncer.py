@@ -26,8 +26,8 @@ class Fsync(Enum):
     """When a session's file is synced without a flush.
 
     `always`: as soon as one sync ends, the next covers everything written since (group commit), and
-    `flush` waits for the sync that covers its messages. A power cut loses only messages that no
-    flush has returned for, a few milliseconds' worth at most.
+    `flush` waits for the sync that covers its messages. A power cut loses only messages for which
+    no flush has returned, a few milliseconds' worth at most.
     `interval`: every `fsync_interval_s`; a power cut loses up to that much, unless flushed.
     `never`: only on flush, roll or close; a power cut may lose everything written since, but a
     crash of the process loses nothing.
@@ -216,7 +216,10 @@ class Syncer:
             raise self.failure
 
     def turn(self) -> float | None:
-        """Sync and archive what is due; return the seconds until the next call, or None."""
+        """Sync and archive what is due; return the seconds until the next call.
+
+        Returns None if no further call is needed, because all is done or the writer has ended.
+        """
         with self._changed:
             if self._closing or self.failure:
                 return None
