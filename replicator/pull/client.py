@@ -141,7 +141,7 @@ class PullClient:
         _demand_some(nodes)
         self._stream = stream
         self._start_at = "" if start == "earliest" else start_text(start)
-        # accepted: the node that answered last has gone on from the copy's end
+        # `_is_accepted`: the last node to answer has sent what follows the copy's end
         self._has_all = self._is_ahead = self._is_accepted = self._has_rejoined = False
         self._follower: NodesFollower | None = None
         if known is not None:
@@ -153,7 +153,7 @@ class PullClient:
         self._complete: tuple[Position | None, int] = (None, 0)
         self._is_wanted, self._leaving, self._near = is_wanted, "", list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
-        self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
+        self._others: tuple[Position, str] = START, ""  # other nodes' furthest end; the lag
         self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))

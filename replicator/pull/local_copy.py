@@ -185,7 +185,7 @@ class LocalCopy:
         Raises:
             Refused: the directory holds a copy of another log.
         """
-        if self._lock_fd < 0:  # it was let go to rejoin, and another process had it
+        if self._lock_fd < 0:  # released to rejoin, and then held by another process
             self._lock_fd = self._locked()
         if self.log is None:
             self.log = self._open(self._found() or identity)
@@ -263,7 +263,8 @@ class LocalCopy:
                 self.log.news.close()
                 self.log.appender.close()
         finally:
-            fd, self._lock_fd = self._lock_fd, -1  # then a child forked here closes no other file
+            # first: a child forked in between must not close another file
+            fd, self._lock_fd = self._lock_fd, -1
             os.close(fd)
 
     def abandon(self) -> None:

@@ -41,7 +41,9 @@ class HeldCopy(NamedTuple):
 
 
 class RequestedSessions:
-    """RequestedSessions: the sessions that another node requested, up to their durable ends here.
+    """RequestedSessions: the sessions that another node requested and this node relays to it.
+
+    Of each session, what this node's copy holds durably is relayed.
 
     Threads: any thread may call any method; each changes one entry of one dictionary at a time.
     """
@@ -100,7 +102,7 @@ class RequestedSessions:
         """Do nothing: nothing is open."""
 
     def refused(self, session: str, why: Refused) -> float:
-        """Drop the request for a session, and return for how many seconds to ignore others for it.
+        """Drop the request for a session; return for how many seconds to ignore repeated requests.
 
         The other node repeats its request while it lacks the session.
         """

@@ -100,13 +100,13 @@ class LoopedClient(ContextParty):
         self._fd = served.link.fileno()
         self._watched = 0  # which events of the socket
         self._is_away = self._is_over = False
-        self._has_closed = False  # set by the thread that ends it
-        self._is_woken = False  # while it was away
+        self._has_closed = False  # set by the thread that ends the connection
+        self._is_woken = False  # woken while another thread did its work
         self._woken = _Woken(served.wake, self)
         self._pause_s = 0.0  # what the last turn of a puller said
         self._hold: Hold | None = None
         self._held_to_s = 0.0
-        self._due_s = NEVER_S  # when its deadline is, while it rests
+        self._due_s = NEVER_S  # deadline of the next turn while the connection rests
 
     def begin(self) -> None:
         """Have the loop serve the connection; if the loop has ended, end the connection at once."""
@@ -133,7 +133,8 @@ class LoopedClient(ContextParty):
             if self._hold is not None and self._is_held(self._hold):
                 self._beat()
                 return
-            # Something came, unless it is called because it is due; if both, it is called again.
+            # A call before the deadline means that something came. If something comes just at the
+            # deadline, there is a second call.
             if self._loop.clock() < self._due_s:
                 self._link.has_more = True
             if (fills := served.fills) is not None:
@@ -152,7 +153,7 @@ class LoopedClient(ContextParty):
         if link.has_left:
             feeds.beat()  # sends what is left
         if link.has_left:
-            self._rest(_LOOK_S, is_reading=False)  # nothing more until the peer took that
+            self._rest(_LOOK_S, is_reading=False)  # the peer must take this before more is sent
         elif feeds.is_catching_up:
             self._go_away(self._feed)
         else:

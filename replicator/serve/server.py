@@ -61,12 +61,12 @@ class ServedConnection:
     host: str
     sock: socket.socket  # the plain one, then the TLS one
     wake: Wake
-    is_ended: bool = False  # by us; its thread may not know yet
-    is_admitted: bool = False  # its certificate was seen, and is good
-    title: str = ""  # who it is, by its certificate, and where; `name` before that is known
-    alpn: str = ""  # its protocol, once known; "" for replication
-    stream: str = ""  # the stream it is about, once known
-    about: str = ""  # what its log lines begin with from then on, if there are several streams
+    is_ended: bool = False  # ended by this server; the connection's thread may not know yet
+    is_admitted: bool = False  # whether the peer's certificate was accepted
+    title: str = ""  # the certificate's name and the address; "" until the certificate is known
+    alpn: str = ""  # ALPN name of the protocol, once known; "" for replication
+    stream: str = ""  # the stream that the peer has named, once known
+    about: str = ""  # how log lines begin once the stream is known, if there are several
 
 
 class Server:
@@ -422,7 +422,7 @@ class Server:
         host = served.host
         schedule = AckSchedule(connection.wake, _PATIENCE_S, host, later_s=_LATER_S)
         claim = partial(self._claim, peer, served)
-        # What a node relays was taken by it, and may have been merged.
+        # Not for a node: it has accepted what it relays, which may already have been merged.
         columns = None if peer.is_node else self._columns
         return SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,

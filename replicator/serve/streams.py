@@ -197,7 +197,7 @@ class Streams:
         for name, why in routes.failed.items():
             words += f"; {_not_served(name, why, peer)}"
         with sock:
-            code = "stopping" if routes.failed else "stream"  # one of them may be meant
+            code = "stopping" if routes.failed else "stream"  # the peer may mean one of these
             answer = {"error": words, "code": code}
             send_all(sock, json.dumps(answer).encode(), time.monotonic() + _ANSWER_S)
 

@@ -30,15 +30,16 @@ from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
 from rt.format.manifest import LogIdentity
 
 _log: Final = logging.getLogger(__name__)
-# What a node does for one of these, in messages of 20 us: a file is two files, lines and syncs. One
-# without a frame is left by a publisher that was killed, so few are honest. A session is opened in
-# 0.4 ms; one that is new in 3 ms, for its directory, its manifest and their syncs.
+# Costs of files and sessions at a node, in messages of 20 us. A log file costs two files, lines and
+# syncs. Only a publisher that was killed leaves a file without a frame, so an honest one sends few.
+# Opening a known session takes 0.4 ms; a new one takes 3 ms, as its directory and manifest are
+# made and synced.
 _FILE_MESSAGES: Final = 100  # at least; see `_FILE_MESSAGES_S`
 _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
-# A heartbeat brings nothing. Counted as five, a flood of them costs the others no more from a node,
-# which may send five times as many messages, than from a publisher.
+# Added for a heartbeat, which then counts as five messages: a node may send five times as many
+# messages as a publisher, but a flood of its heartbeats must cost others no more.
 _HEARTBEAT_MESSAGES: Final = 4
 
 # The end of a file is charged by the time that it took as well, in messages a second: at 10,000 of

@@ -6,8 +6,8 @@ import os
 class EventFile:
     """EventFile: an eventfd that closes itself once nothing refers to it.
 
-    The owner drops its reference instead of closing it. A thread that is about to write still holds
-    a reference, so it cannot write to another file that was given the same descriptor.
+    The owner never closes the descriptor, but drops its reference. A thread that is about to write
+    still holds a reference, so the descriptor cannot be reused for another file before the write.
     """
 
     __slots__ = ("fd",)

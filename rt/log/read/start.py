@@ -325,7 +325,7 @@ def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Positio
     )
     file = files[min(done, len(files) - 1)]
     if not log.has_file(file):
-        return file  # the messages wanted are missing, or some that follow them
+        return file  # the file is missing, and the wanted message or later ones with it
     begin = _indexed(log, file, lambda entry: entry.number > wanted)
     return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
 

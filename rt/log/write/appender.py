@@ -266,7 +266,7 @@ class Appender:
         """Return the CRC-32 of the log's bytes in a range; None if the disk has lost some."""
         crc = 0
         try:
-            for place in range(begin, end, READ_BYTES):  # a slow sync leaves any number
+            for place in range(begin, end, READ_BYTES):  # many bytes, after a slow sync
                 length = min(READ_BYTES, end - place)
                 crc = crc32(self.read(Position(place), length), crc)
         except OSError as error:

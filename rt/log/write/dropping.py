@@ -32,7 +32,7 @@ class Dropping:
     """
 
     def __init__(self, appender: Appender, limit: int) -> None:
-        """Take over a recovered session that has no open file, and may hold `limit` bytes."""
+        """Take over a recovered session without an open file; it may hold up to `limit` bytes."""
         self._appender = appender
         self._log = LogDirectory(appender.directory, appender.disk)
         # spans dropped by this object, adjacent ones joined

@@ -162,7 +162,7 @@ class SyncThreads:
         return self._due_s.get(job) == due_s and job not in self._running
 
     def _wait(self, next_s: float, left_s: float) -> None:
-        """Wait to be woken; one idle thread waits only until the first job is due."""
+        """Wait to be woken; at most `left_s` seconds, unless another thread wakes by `next_s`."""
         has_alarm = next_s < self._alarm_s
         if has_alarm:
             self._alarm_s = next_s
