@@ -47,10 +47,10 @@ class PendingFrame:
             self._begin()
 
     def allow(self, messages: int, size: int) -> None:
-        """Let the frame, if it is empty, take at most this many messages or bytes.
+        """Limit the frame, if it is empty, to this many messages and `size` bytes.
 
-        Each message is charged enough bytes for the room to be used up when the message limit is
-        reached, so one comparison checks both limits.
+        Each message counts as some bytes more than it has, so that the bytes are used up once the
+        number of messages is. So one comparison checks both limits.
         """
         if not self.payloads:
             self.room = self._allowed = min(self.frame_bytes, max(size, 1))
