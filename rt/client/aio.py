@@ -1,4 +1,4 @@
-"""The asyncio twin of the client: the same names and arguments, awaited."""
+"""A client for asyncio: the names and arguments of `rt.client.client`, with awaited calls."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class AsyncPublisher:
 
     @property
     def name(self) -> str:
-        """The session."""
+        """The name of the session."""
         return self._publisher.name
 
     @property
@@ -57,7 +57,7 @@ class AsyncPublisher:
         return self._publisher.next_sequence
 
     def skip_to(self, sequence: int) -> None:
-        """Give the next message the number `sequence`; as `rt.Publisher.skip_to`."""
+        """Give the next message the number `sequence`; see `rt.Publisher.skip_to`."""
         self._publisher.skip_to(sequence)
 
     async def publish(
@@ -121,10 +121,10 @@ class AsyncPublisher:
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
     async def await_headers(self) -> None:
-        """Wait until the nodes report that all of them can read headers; as `ClientPublisher`.
+        """Wait until all nodes can read headers; see `ClientPublisher.await_headers`.
 
-        Without it, the first publishing call with headers may block the event loop for up to 5
-        seconds.
+        Without this call, the first publishing call with headers may block the event loop for up to
+        5 seconds.
         """
         await asyncio.to_thread(self._publisher.await_headers)
 
@@ -145,11 +145,11 @@ class AsyncPublisher:
     async def await_consumed(
         self, place: Position | Confirmed, cursor: str, timeout_s: float = 30.0
     ) -> None:
-        """Wait until a registered cursor has acknowledged everything before a place."""
+        """Wait until a registered cursor has acknowledged all messages before `place`."""
         await asyncio.to_thread(self._publisher.await_consumed, place, cursor, timeout_s)
 
     async def close(self, timeout_s: float = 10.0) -> bool:
-        """Close as `ClientPublisher.close` does."""
+        """Close the session; result and errors as for `ClientPublisher.close`."""
         return await asyncio.to_thread(self._publisher.close, timeout_s)
 
     def __repr__(self) -> str:
@@ -210,15 +210,15 @@ class AsyncClient:
         return await asyncio.to_thread(self._client.last_value, **arguments)
 
     async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until the local copy has everything that was merged when this was called."""
+        """Wait until the local copy has all messages that were merged before this call."""
         await asyncio.to_thread(self._client.wait_caught_up, timeout_s)
 
     async def reload(self) -> list[str]:
-        """Read the configuration again; as `Client.reload`."""
+        """Read the configuration again; result and errors as for `Client.reload`."""
         return await asyncio.to_thread(self._client.reload)
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Close everything that was opened."""
+        """Close all publishers and readers, as `Client.close` does."""
         await asyncio.to_thread(self._client.close, timeout_s)
 
     def __repr__(self) -> str:

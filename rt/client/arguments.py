@@ -1,4 +1,4 @@
-"""Arguments: the types of a client's keyword arguments, shared with its asyncio twin."""
+"""Arguments: the types of the keyword arguments that `Client` and `AsyncClient` share."""
 
 from collections.abc import Callable, Collection
 from typing import TypedDict
@@ -17,7 +17,7 @@ from rt.subscriber import OnGap
 
 
 class PublisherArguments(TypedDict, total=False):
-    """The arguments of `Client.publisher`, except the session."""
+    """The arguments of `Client.publisher`, except `session`."""
 
     confirm: str | Level | None
     group: str
@@ -29,7 +29,7 @@ class PublisherArguments(TypedDict, total=False):
 
 
 class ChoiceArguments(TypedDict, total=False):
-    """Which messages a reader wants."""
+    """The arguments that select which messages a reader gets."""
 
     sessions: Collection[str] | None
     key_prefix: bytes
@@ -56,13 +56,13 @@ class SubscriberArguments(ReaderArguments, total=False):
 
 
 class CursorArguments(SubscriberArguments, total=False):
-    """The arguments of a reader with a cursor, except the cursor."""
+    """The arguments of a reader with a cursor, except `cursor`."""
 
     ack: Acknowledgement
 
 
 class MemberArguments(ReaderArguments, total=False):
-    """The arguments of a member of a group, except the group."""
+    """The arguments of a member of a group, except `group`."""
 
     ack: Acknowledgement
 

@@ -61,7 +61,7 @@ Handed = TypeVar("Handed", bound=Readers | LastValue)
 class Client:
     """Publishes to a stream and reads it, shipping and copying from inside this process.
 
-    Nothing is dialled before the first publisher or subscriber is asked for. The merged log is
+    The client dials no node until the first publisher or subscriber is asked for. The merged log is
     copied once for all subscribers of this client, into `root/<stream>/out`; if another process
     (`rt pull`, another client) keeps that copy already, this client only reads it.
 
@@ -83,7 +83,7 @@ class Client:
         defaults: PublisherDefaults | None = None,
         loads: Loads | None = None,
     ) -> None:
-        """Use `connect` instead.
+        """Called by `connect`; programs call that function.
 
         Args:
             publishing: settings for publishers.
@@ -92,7 +92,7 @@ class Client:
             config: path of the configuration, or "".
             defaults: the level that publishers wait for by default, and how long merged files are
                 kept; None for the built-in defaults.
-            loads: reads all settings again; None if that is not possible.
+            loads: reads all settings again, for `reload`; None if they cannot be read again.
         """
         self._publishing, self._config, self._loads = publishing, config, loads
         self._defaults = defaults or PublisherDefaults()
@@ -197,13 +197,13 @@ class Client:
             cursor: a name under which this machine stores the position, or an `rt.Registered` to
                 have the nodes store it. A cursor stored on this machine is a local cursor.
             group: a name, or an `rt.Group`: programs of one group divide the stream.
-            ack: with a cursor or group, `auto` or `explicit`.
+            ack: for a cursor or group: `auto`, at the next request, or `explicit`, by `ack` alone.
             start: as for `rt.Subscriber`; an existing cursor or group continues at its position. If
                 this machine has no copy of the stream yet, one begins with the log file that holds
                 this start. A later reader with an earlier start meets a gap.
             follow: whether to wait for more at the end. If not, the nodes are asked where the
-                stream ends now, and the reader ends after the last message before that.
-            sessions: names or globs of the sessions wanted; `key_prefix` and `where` narrow it.
+                stream ends now, and the reader ends after the last message before that end.
+            sessions: names or globs of the sessions wanted; None for all.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and JSON fields, as for `rt.Subscriber`.
             share: `2/4` for the second of four equal shares of all keys; fixed for a cursor.
@@ -211,10 +211,10 @@ class Client:
             on_poison: `raise`, `notify` or `skip`, for a frame that cannot be decoded.
             on_event: is called with each event.
             lag_max_s: how many seconds a following reader may lag the end of the stream; at least
-                1. A longer lag is always reported, a lag of less than half of that never.
+                1. A longer lag is always reported, and a lag below half of this limit never is.
             on_lag: if the lag is too long, `raise` a `LagError`, or `notify` through `on_event`.
-            timeout_s: the longest wait for the copy to have everything merged before this call,
-                without `follow`, or with a `start` that is a time or is counted from the end.
+            timeout_s: the longest wait until the copy has everything merged before this call. A
+                following reader that starts at a position or at `earliest` does not wait for that.
 
         Returns:
             A `Subscription` for a cursor, a `GroupSubscriber` for a group, else a `Subscriber`.
@@ -255,9 +255,9 @@ class Client:
     ) -> LastValue:
         """Return the last message of each key, as a mapping that follows the stream.
 
-        It begins empty and fills: `LastValue.wait_caught_up` waits until it holds everything. A
-        copy that begins later than the stream, as after `start="latest"`, lacks keys. Then every
-        lookup raises `Misuse`, unless stored values cover what the copy lacks.
+        The mapping begins empty and fills: `LastValue.wait_caught_up` waits until it holds
+        everything. A copy that begins later than the stream, as after `start="latest"`, lacks keys.
+        Then every lookup raises `Misuse`, unless stored values cover what the copy lacks.
 
         Args:
             key_prefix: only keys that begin with this.
@@ -300,11 +300,11 @@ class Client:
         )
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until the local copy has everything that was merged when this was called.
+        """Wait until the local copy has all messages that were merged before this call.
 
         Raises:
-            TimeoutError: the copy has not got there in time, or no node says where the stream ends;
-                the message says why.
+            TimeoutError: the copy lacks some of them after `timeout_s`, or no node says where the
+                stream ends; the message says why.
             Misuse: nothing is copied by this client.
         """
         self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))
@@ -314,15 +314,15 @@ class Client:
 
         Open publishers and readers use its `nodes` from now on, and publishers opened later use its
         table `[publisher]`. Certificates need no reload, since every new connection uses the
-        current files; this only checks them.
+        current files; `reload` only checks them.
 
         Returns:
-            The settings that have changed and are not in use, such as `["pull.identity"]`, which a
-            warning names too: they need another client.
+            The changed settings that this client cannot apply, such as `["pull.identity"]`; only a
+            new client uses them. A warning names them too.
 
         Raises:
-            Misuse: something cannot be used, and nothing was changed; or `connect` did not make
-                this client.
+            Misuse: a setting cannot be used, and nothing was changed; or this client was not made
+                by `connect`.
             OSError: the file cannot be read, and nothing was changed.
             Stopped: the client is closed.
         """
@@ -354,7 +354,7 @@ class Client:
         return left
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Close everything that was opened; ship for at most `timeout_s`. Idempotent.
+        """Close all publishers and readers; ship messages for at most `timeout_s`. Idempotent.
 
         Messages that the nodes still lack stay in the sessions' logs, and the next client or `rt
         push` ships them; a warning says so.
@@ -380,7 +380,7 @@ class Client:
                     undo.callback(each.close)
 
     def _stop(self, loop: EventLoop | None) -> None:
-        """Stop the copy, then the event loop; if a disk hangs, a thread does it later."""
+        """Stop the copy, then the event loop; if a disk hangs, leave both to a thread."""
         if not self._copy.stop():
             threading.Thread(target=self._stop, args=(loop,), name="close", daemon=True).start()
         elif loop is not None:
@@ -431,7 +431,7 @@ class Client:
         return self._push
 
     def _take(self, cursor: str | Registered, share: str) -> LocalCursor | RegisteredReader:
-        """Take a cursor; errors as for `subscriber`."""
+        """Take a cursor for this client and return it; errors as for `subscriber`."""
         if isinstance(cursor, str):
             return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
         return RegisteredReader(self._leader(keep=True), cursor, share, self._begun())
@@ -447,7 +447,10 @@ class Client:
         follow: bool,
         **options: Any,
     ) -> Subscriber | Subscription:
-        """Return a reader of the copy, watched, under a cursor if one is held."""
+        """Return a reader of the copy, which uses the cursor `held`, if there is one.
+
+        `watch` is called with the reader before it is returned.
+        """
         with ExitStack() as undo:
             if held is not None:
                 undo.callback(held.close)
@@ -488,7 +491,7 @@ class Client:
         raise Stopped(_closed_words(self.stream))
 
     def _keep(self, opened: Kept) -> None:
-        """Record what `close` must close; forget what is closed already. Lock held."""
+        """Record what `close` must close; forget what is closed. Call with the lock held."""
         self._open = [*(each for each in self._open if not each.is_closed), opened]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -548,13 +551,13 @@ def connect(
         nodes: `host:port` of each node, or of one.
         certs: directory of the certificates.
         identity: name of the certificate to show, for publishing and for reading.
-        keep: how much longer publishers keep their merged files, in order to send them to a cluster
-            that continues a standby's copy: a time such as `1h`, or `standby` for until a standby
-            has them.
+        keep: how long publishers keep a file after it was merged, so that they can send it again to
+            a cluster that continues a standby's copy: a time such as `1h`, or `standby` to keep it
+            until a standby has it.
 
     Raises:
-        Misuse: a setting is missing or wrong; the message names it and where it came from. Nothing
-            is given at all, and the working directory has no `certs`.
+        Misuse: a setting is missing or wrong; the message names it and where it came from. Or no
+            setting is given at all, and the working directory has no `certs`.
         OSError: the file cannot be read.
 
     Examples:

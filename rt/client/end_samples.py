@@ -20,9 +20,10 @@ class EndSample(NamedTuple):
 
 
 class EndSamples:
-    """Measures how far a reader is behind, by the clock of this machine alone.
+    """Measures how far a reader lags the end of a cluster's log, by this machine's clock alone.
 
-    The reader has everything that was merged before the last question whose answer it has reached.
+    Each question to the cluster is noted with its time. Once the reader has reached the end that
+    the cluster answered, it has everything that was merged before the question.
 
     Threads: one at a time may use it.
     """
@@ -36,12 +37,12 @@ class EndSamples:
 
     @property
     def last(self) -> EndSample:
-        """The last answer; the first sample if no node has answered."""
+        """The latest answer; a sample with the time 0 if no node has answered."""
         return self._waiting[-1] if self._waiting else self.reached
 
     @property
     def behind(self) -> int:
-        """How many messages the reader lacked when the cluster was last asked, at most."""
+        """The most messages that the reader can have lacked when the cluster was last asked."""
         return max(0, self.last.number - self.reached.number)
 
     def take(
@@ -52,7 +53,7 @@ class EndSamples:
         Args:
             ask: sends a request.
             now_ns: returns the time, ns since the epoch.
-            here: the reader's position, if the bytes that it lacks are to be counted.
+            here: the reader's position, from which the cluster counts the bytes that it lacks.
         """
         asked_ns = now_ns()
         with reading_answers():
@@ -67,6 +68,6 @@ class EndSamples:
             self.reached = self._waiting.popleft()
 
     def clear(self) -> None:
-        """Forget what was reached, because those positions belong to another log."""
+        """Forget all answers, because the reader's positions belong to another log."""
         self._waiting.clear()
         self.reached = EndSample(0, START, self._number)

@@ -22,16 +22,16 @@ _NO_LIMIT: Final = 1 << 62
 class FlightLimit:
     """How much may be published but not merged yet.
 
-    Threads that publish at the same time may exceed it by one call each, and a frame may exceed the
-    bytes by its last message. A message larger than the limit is accepted when nothing else is in
-    flight. Messages of an earlier run do not count. Messages that a full session drops no longer
-    count once everything granted or published together with them is dropped.
+    Threads that publish at the same time may exceed the limit by one call each, and a frame may
+    exceed `bytes` by its last message. A message larger than the limit is accepted when nothing
+    else is in flight. Messages of an earlier run do not count. Messages that a full session drops
+    count until all those published in the same step, an eighth of the limit, are dropped or merged.
 
     Attributes:
         messages: how many messages; None for no limit.
         bytes: how many bytes of payloads and keys; None for no limit.
         on_full: `block` until there is room, or raise an `error`.
-        timeout_s: how long to block; None for ever. `LimitReached` is raised after that time.
+        timeout_s: how long to block before `LimitReached` is raised; None for ever.
     """
 
     messages: int | None = None
@@ -52,7 +52,7 @@ class FlightLimit:
 
     @property
     def most(self) -> "_Amount":
-        """Return both limits."""
+        """Both limits; a very large number where there is no limit."""
         return _Amount(self.messages or _NO_LIMIT, self.bytes or _NO_LIMIT)
 
 
@@ -64,22 +64,22 @@ class _Amount(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What was published between two marks."""
+    """How much was published between two marks, and where the second mark is."""
 
     end: Position
     size: _Amount
 
 
 class Flight:
-    """What one publisher has in flight; grants room in steps of an eighth of the limit.
+    """Counts what one publisher has in flight; grants room in steps of an eighth of the limit.
 
-    Each grant marks the end of the session's log, and how much was published since the last mark.
-    Once that position is merged, or everything before it dropped, that amount is no longer in
-    flight. `admit` is called for each frame, and checks what is merged only when the grant is used
-    up, so most messages cost nothing.
+    Each grant marks the end of the session's log, and records how much was published since the last
+    mark. Once the log up to a mark is merged or dropped, the amount recorded with the mark is no
+    longer in flight. `admit` is called for each frame, but looks at what is merged only when the
+    grant is used up, so most messages cost nothing.
 
     Threads: any thread may call `admit`. `_lock` guards everything; `_granted` is replaced as a
-    whole, and read without it.
+    whole, and read without the lock.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Flight:
 
         Args:
             limit: how much may be in flight.
-            taken: returns how much was ever published; it only grows.
+            taken: returns how many messages and bytes were ever published.
             end: writes what is published, and returns where the session's log then ends.
             merged: returns the position up to which the nodes have merged that log.
             drops: returns an object that is replaced by another whenever more of the session is
@@ -117,10 +117,11 @@ class Flight:
         self._dropped = drops()  # the drops seen at the last check
 
     def admit(self, messages: int, size: int) -> Room:
-        """Wait until so many messages and bytes may be published; return the room there is.
+        """Wait until there is room for `messages` messages of `size` bytes; return the room.
 
         Raises:
-            LimitReached: there is no room, and the limit says to raise, or its timeout has passed.
+            LimitReached: there is no room, and `on_full` is `error`, or the limit's timeout has
+                passed.
         """
         room = self._room()  # the usual case, which takes no lock
         if room[0] >= messages and room[1] >= size:
@@ -145,7 +146,10 @@ class Flight:
         return messages_max - messages, bytes_max - size
 
     def _grant(self, messages: int, size: int) -> _Amount:
-        """Grant the room there is, if it suffices for these messages; return what is in flight."""
+        """Grant an eighth of the limit, or what the messages need, as far as there is room.
+
+        Returns what is in flight.
+        """
         used, most = _Amount(*self._taken()), self._limit.most
         if used != self._marked:
             self._mark(used)

@@ -27,9 +27,9 @@ class RecordPublisher(TracedPublisher, Protocol):
 class StreamHandler(logging.Handler):
     """Publishes each log record, formatted, with its logger's name as key and its own time.
 
-    A record is in the session's file when `emit` returns, or half a millisecond later, so a killed
-    process loses none; `flush`, which `logging.shutdown` calls at exit, syncs them. Records of rt's
-    own loggers are left out, since publishing them would log again.
+    A record is in the session's file half a millisecond after `emit` at the latest, and is not lost
+    if the process is killed after that. `flush`, which `logging.shutdown` calls at exit, syncs all
+    records. Records of rt's own loggers are left out, since publishing them would log again.
 
     With `headers=record_headers`, a message's headers are its record's attributes, with the names
     that OpenTelemetry uses.
@@ -58,8 +58,8 @@ class StreamHandler(logging.Handler):
         Args:
             publisher: the caller closes it after the last record.
             level: records below it are left out.
-            headers: returns the headers of a record, such as `record_headers`; None for none.
-                While not all nodes can read headers, records are published without.
+            headers: returns the headers of a record, such as `record_headers`; None for none. While
+                not all nodes can read headers, records are published without headers.
         """
         super().__init__(level)
         self._publisher = publisher

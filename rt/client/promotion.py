@@ -1,7 +1,8 @@
-"""Promotion: makes a standby's copy the past of a new cluster's log.
+"""Promotion: lets a new cluster's log continue a standby's copy of another cluster's log.
 
 The authority signs a statement, the succession, which says that the new log continues the old one
-from the end of the copy. It is stored beside the copy, which from then on must not be pulled into.
+from the end of the copy. The statement is stored beside the copy, which must not be pulled into
+from then on.
 """
 
 import os
@@ -40,17 +41,17 @@ _ID_DIGITS: Final = 8  # of the log that ended, in the name of an earlier succes
 
 
 def succession_path(settings: ConnectionSettings) -> str:
-    """Return the path of the file that names the log which continues a copy."""
+    """Return the path of a copy's succession: the statement of which log continues the copy."""
     return succession_beside(merged_directory(settings.root, settings.stream))
 
 
 def draft_path(settings: ConnectionSettings) -> str:
-    """Return where that succession is drafted until the new cluster's files are written."""
+    """Return the path of a copy's succession until the new cluster's files are written."""
     return succession_path(settings) + _DRAFT
 
 
 def read_succession(path: str, certs: str) -> tuple[Succession, str]:
-    """Return a succession and its text, which the authority in `certs` signed.
+    """Return a succession and its text, once the signature of the authority in `certs` is checked.
 
     Raises:
         Misuse: the file does not exist, or it is malformed.
@@ -73,7 +74,8 @@ def succession(
 ) -> Iterator[str]:
     """Have an authority sign that a new log continues a copy; yield the new log's id.
 
-    The caller writes the new cluster's files within the block; if it fails, nothing is signed.
+    The caller writes the new cluster's files within the block; if the block fails, the signed
+    statement stays a draft that nothing uses.
 
     Args:
         settings: where the copy is.
@@ -135,7 +137,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
 
 
 def _complete(target: str) -> None:
-    """Put the drafted succession in force; keep an earlier one for copies that still need it."""
+    """Put the draft beside `target` in its place; rename an earlier one, which copies may need."""
     with suppress(FileNotFoundError):
         known = said_in(read_file(target, SUCCESSION_BYTES_MAX))
         os.replace(target, f"{target}.{known.old[:_ID_DIGITS]}")

@@ -53,8 +53,8 @@ class ClientPublisher:
 
     Threads:
         Any thread may publish, flush and close. The client's event loop ships the session and
-        completes futures. `_closing` makes `close` idempotent: the one call that gets it sets
-        `_drained`, which any may read.
+        completes futures. `_closing` makes `close` idempotent: the one call that acquires it sets
+        `_drained`, which any thread may read.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class ClientPublisher:
             batching: how messages become frames.
             flight: how much may be published and not merged yet.
             disk_limit: how much the session's files may hold here.
-            closed: called with the session when it is closed.
+            closed: called with the session's name once it is closed.
 
         Raises:
-            Misuse: a name or level is wrong, the session has a live publisher, or `writer` gives up
-                what was not shipped.
+            Misuse: a name or level is wrong, the session has a live publisher, or `writer` has
+                `keep_s` or `keep_bytes`, which delete messages that were not shipped.
             CorruptLog: the session's log is damaged.
         """
         self._ask, self._closed = ask, closed
@@ -208,9 +208,10 @@ class ClientPublisher:
     ) -> Receipt:
         """Publish one message and return a future of its confirmation.
 
-        The future completes by itself. Cancelling it stops the wait, not the message. It
-        fails with `Stopped` when the publisher is closed first, with `WriterFailed` when the local
-        disk fails, and with `MessagesDropped` when a full session dropped the message.
+        The future completes without further calls. Cancelling it ends the wait; the message is
+        still shipped. The future fails with `Stopped` when the publisher is closed first, with
+        `WriterFailed` when the local disk fails, and with `MessagesDropped` when a full session
+        dropped the message.
 
         Args:
             payload: the message.
@@ -245,7 +246,7 @@ class ClientPublisher:
             raise shipped(error) from None
 
     def confirmed(self) -> Confirmations:
-        """Return how far the nodes have confirmed the session, including earlier processes.
+        """Return how far the nodes have confirmed the session, whichever process published.
 
         Messages in `dropped` were not merged, even if a later position was.
         """
@@ -267,7 +268,7 @@ class ClientPublisher:
 
         Raises:
             Misuse: the future waited for a level below `merged`, so the place is not known.
-            TimeoutError: the cursor has not got there in time; the message says where it is.
+            TimeoutError: the cursor has not reached `place` in time; the message says where it is.
             Refused: there is no such cursor, the certificate may not see it, or no majority
                 decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
@@ -332,9 +333,9 @@ class ClientPublisher:
         return self._publisher.publish(payload, key, time_ns, headers=headers)
 
     def await_headers(self) -> None:
-        """Wait, before the first headers, until the nodes report that all can read them.
+        """Wait at most 5 seconds until the nodes report that all of them can read headers.
 
-        Nodes that have just started agree on it within seconds.
+        Nodes that have just started agree on that within seconds.
 
         Raises:
             Refused: no node has reported anything for 5 seconds.
@@ -358,7 +359,7 @@ class ClientPublisher:
         return self._confirmations.read().merged
 
     def _close_session(self) -> Position:
-        """Write the last messages, and release the session even if they cannot be written."""
+        """Write the last messages and return their end; release the session even if that fails."""
         try:
             return self._publisher.flush(Level.WRITTEN).position
         finally:
@@ -395,7 +396,8 @@ class ClientPublisher:
 def await_consumed(ask: Ask, place: Position | Confirmed, cursor: str, timeout_s: float) -> None:
     """Wait until a registered cursor has acknowledged everything before a place.
 
-    As `ClientPublisher.await_consumed`; `ask` makes a request of the nodes.
+    Arguments and errors are as for `ClientPublisher.await_consumed`; `ask` sends a request to the
+    nodes.
     """
     parse_cursor(cursor)
     position = place.merged_at if isinstance(place, Confirmed) else place

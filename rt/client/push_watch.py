@@ -15,13 +15,13 @@ PUSH: Final = "push"  # name of the hop
 
 
 class PushWatch(SiteWatch):
-    """Tracks what each node has been sent of each session, how long it has waited, and what stalls.
+    """Tracks how far each node has each session, how long bytes wait, and which sessions stall.
 
-    A session is stalled if it has bytes waiting and, for ten seconds, no node has reported that a
-    majority holds more, and no node has synced more. A single node that is down stalls nothing.
+    A session is stalled if it has bytes waiting and for ten seconds no node has synced more of it,
+    nor reported that a majority holds more of it. A single node that is down stalls nothing.
 
-    Threads: as for `SiteWatch`; only a look uses `_waits`, and it replaces `status` and `_waiting`
-        as a whole.
+    Threads: as for `SiteWatch`; only `look` uses `_waits`, and replaces `status` and `_waiting` as
+        a whole.
     """
 
     def __init__(self, client: PushClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
@@ -33,7 +33,7 @@ class PushWatch(SiteWatch):
         self._waits = Waits()
 
     def waited(self, status: SessionStatus) -> float:
-        """Return how long the oldest bytes not synced by the node have waited."""
+        """Return how many seconds the oldest bytes that the node has not synced have waited."""
         return self._waiting.get(_name(status), 0.0)
 
     def words(self, hop: str) -> str:
@@ -44,7 +44,7 @@ class PushWatch(SiteWatch):
         return f"published messages are not accepted (session {hop}): {said}"
 
     def progress(self) -> Mapping[str, HopProgress]:
-        """Check the client, and return how far each session has come."""
+        """Read the pusher's status; return how far each session has come, by name."""
         self.status, now_s = self._client.status(), time.monotonic()
         waiting: dict[str, float] = {}
         by_session: dict[str, list[SessionStatus]] = {}
@@ -67,7 +67,7 @@ def _reached(status: Sequence[SessionStatus]) -> HopProgress:
 
 
 def _end(status: SessionStatus) -> int:
-    """Return where a session ends; 0 in a file without frames, whose end no node can confirm."""
+    """Return where a session ends; 0 if its file has no frames, so that no node can confirm it."""
     end = Position(status.position + status.lag_bytes)
     return end if end.offset else 0
 

@@ -41,14 +41,14 @@ class Receipt(Future[Confirmed]):
         late: Callable[[Position, float], FlushTimeout],
         defer: Callable[[Callable[[], None]], bool],
     ) -> None:
-        """Wait for a confirmation; made by `Receipts.future`."""
+        """Made by `Receipts.future`; do not call it yourself."""
         super().__init__()
         self.end = START
         self._late = late
         self._defer = defer
 
     def add_done_callback(self, fn: Callable[[Future[Confirmed]], object]) -> None:
-        """Have `fn` called when this is done, as for any future, but not in the event loop."""
+        """Have `fn` called when this future is done, as usual, but never in the event loop."""
         super().add_done_callback(partial(self._call, fn))
 
     def _call(self, fn: Callable[[Future[Confirmed]], object], _done: object) -> None:
@@ -56,11 +56,11 @@ class Receipt(Future[Confirmed]):
             fn(self)
 
     def late(self, timeout_s: float) -> FlushTimeout:
-        """Return the error for a confirmation that has not come within this time."""
+        """Return the error for a confirmation that has not come within `timeout_s`."""
         return self._late(self.end, timeout_s)
 
     def result(self, timeout: float | None = None) -> Confirmed:
-        """Return the confirmation, or raise the error that ended it, as for any future."""
+        """Return the confirmation, or raise the error that ended the wait, as any future does."""
         try:
             return super().result(timeout)
         except TimeoutError:
@@ -69,7 +69,7 @@ class Receipt(Future[Confirmed]):
             raise self.late(timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that ended it, or None, as for any future."""
+        """Return the error that ended the wait, None if the message was confirmed."""
         try:
             return super().exception(timeout)
         except TimeoutError:
@@ -79,7 +79,7 @@ class Receipt(Future[Confirmed]):
 
 
 class Pledge(NamedTuple):
-    """A future, with its message's sequence number."""
+    """A future, the level it waits for, and its message's sequence number."""
 
     level: Level
     receipt: Receipt
@@ -94,8 +94,8 @@ class Receipts:
     by the loop's pool; the thread that syncs reports what it has synced.
 
     Threads: any thread may call `future`, `wait_idle` and `close`; all else belongs to the loop,
-    and to the caller of `close` after that. `_new` is a deque: any thread appends, and each entry
-    is taken once. The thread that writes sets `_written`.
+    and after `close` to the caller of `close`. `_new` is a deque: any thread appends, and each
+    entry is taken once. The thread that writes sets `_written`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Receipts:
         return shipped(FlushTimeout(reached, level.name, timeout_s, reason))
 
     def _reached(self, end: Position) -> Level:
-        """Return the level that a message ending at `end` has reached; `START` if not synced."""
+        """Return the level that a message has reached; `end` is `START` if it is not synced yet."""
         here = Level.SYNCED if end else Level.WRITTEN
         end = end or self._publisher.flush(Level.WRITTEN).position  # it includes the message
         known = self._confirmations.read()
@@ -198,7 +198,7 @@ class Receipts:
         return Stopped(f"{words}: {reason}" if reason else words)
 
     def _turn(self) -> float | Aside | None:
-        """Resolve what can be resolved; return the next check's time, or a write for a thread."""
+        """Resolve what can be resolved; return the seconds to the next check, or a write to do."""
         if self._has_no_thread:
             self._has_no_thread = False  # it is tried again after a pause
         else:
@@ -246,7 +246,7 @@ class Receipts:
         self._written = self._publisher.begin_flush(synced=self._wants_sync())
 
     def _has_written(self) -> bool:
-        """Do as `_write` if that need not wait for the disk; return whether it was done."""
+        """Write new messages, unless that must wait for the disk; return whether it was done."""
         found = self._publisher.begin_flush_now(synced=self._wants_sync())
         self._written = found or self._written
         return found is not None
@@ -301,9 +301,9 @@ class Receipts:
     def _fail_dropped(self) -> None:
         """Fail the futures of messages that a full session has dropped.
 
-        A kept message may have waited for later ones that were published with it. `kept` may
-        already count drops that `drops` did not list, so both are read until there is nothing new;
-        otherwise a message dropped meanwhile might be confirmed.
+        The other futures wait for the end of the last kept message, not of dropped ones after it.
+        `kept` may already count drops that `drops` did not list, so both are read until there is
+        nothing new; otherwise a message dropped meanwhile might be confirmed.
         """
         while (drops := self._publisher.drops) is not self._drops:
             self._drops, kept = drops, cache(self._publisher.kept)
@@ -377,7 +377,7 @@ class Receipts:
 
 
 def shipped(error: FlushTimeout) -> FlushTimeout:
-    """Return the error without the hint to ship the session, since this process does it."""
+    """Return the error without its hint to run `rt push`, since this process ships the session."""
     if not error.reason:
         error.reason = "the nodes have not confirmed it yet"
     return error

@@ -20,9 +20,12 @@ _PART: Final = 100  # a check may take at most 1/100 of the time
 class SiteWatch(ABC):
     """Checks once a second how far each hop has come, and records which hops are stalled.
 
+    A hop is one transfer: a session to the nodes, or the merged log to this machine.
+
     Threads: any thread may call any method except `look`, which one thread at a time calls: first
-        the caller of `start`, then the thread that it starts. A look replaces `stalled`, `at_s` and
-        `_period_s`, which any thread may read, and only a look uses `_stalls`.
+        the caller of `start`, then the thread that `start` starts. `look` replaces `stalled` and
+        `at_s`; `_turn`, which calls it in that thread, replaces `at_s` and `_period_s`. Any thread
+        may read these three. Only `look` uses `_stalls`.
     """
 
     def __init__(self, pause_s: float = PAUSE_S, stalled_s: float = STALLED_S) -> None:
@@ -30,7 +33,7 @@ class SiteWatch(ABC):
 
         Args:
             pause_s: seconds between two checks.
-            stalled_s: a hop that has work and makes no progress for so long is stalled.
+            stalled_s: seconds without progress after which a hop that has work is stalled.
         """
         self.stalled: Mapping[str, float] = {}  # seconds by hop
         self.at_s = time.monotonic()  # time of the last check
@@ -53,7 +56,7 @@ class SiteWatch(ABC):
         self._thread.start(self._period_s)
 
     def stop(self, wait_s: float | None = None) -> None:
-        """Stop checking; wait this long for a check that is under way."""
+        """Stop checking; wait at most `wait_s` for a check that is under way."""
         self._thread.stop(wait_s)
 
     def stuck(self) -> str:
@@ -62,7 +65,7 @@ class SiteWatch(ABC):
         return f"progress was not checked for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
-        """Check once; log hops that have stalled since the last check, or that all move again."""
+        """Check once; log when the first hop stalls, and when no hop is stalled any more."""
         now_s = time.monotonic()
         before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s
@@ -77,7 +80,7 @@ class SiteWatch(ABC):
         self.changed(before)
 
     def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
-        """Report changes since the last check, which found the hops in `before` stalled."""
+        """Report changes of `stalled` since the last check, when it was `before`."""
 
     def _turn(self) -> float:
         began_s = time.monotonic()

@@ -13,7 +13,7 @@ OnStall = Callable[[Stalled | Flowing], None]
 
 
 class StallEvents(PushWatch):
-    """Logs a stall as `rt push` does, and calls the session's listener when it begins and ends.
+    """Logs stalls as `rt push` does; calls a session's listener when a stall begins and ends.
 
     Threads: as for `PushWatch`; any thread may call `hear` and `forget`, which change the
     dictionary `_hearers` in one step. A check calls the listeners.
@@ -25,7 +25,7 @@ class StallEvents(PushWatch):
         self._hearers: dict[str, OnStall] = {}
 
     def hear(self, session: str, on_event: OnStall) -> None:
-        """Have a function called when this session stalls, and when it flows again."""
+        """Have `on_event` called when this session stalls, and when it flows again."""
         self._hearers[session] = on_event
 
     def forget(self, session: str) -> None:
@@ -33,7 +33,7 @@ class StallEvents(PushWatch):
         self._hearers.pop(session, None)
 
     def changed(self, before: Mapping[str, float]) -> None:
-        """Call the publishers whose sessions have stalled, or flow again."""
+        """Call the listeners of sessions that have stalled, or flow again, since the last check."""
         for session in self.stalled.keys() - before.keys():
             self._tell(Stalled(session, self.stalled[session], self.words(session)))
         for session in before.keys() - self.stalled.keys():

@@ -40,15 +40,17 @@ class StandbyRecord:
 
     Attributes:
         at_ns: when the record was written, ns since the epoch.
-        complete_as_of_ns: the standby has everything that was merged by then; 0 if unknown.
+        complete_as_of_ns: a time, ns since the epoch; the standby has everything that was merged
+            before it. 0 if unknown.
         end: the end of the copy.
         proven_to: the last position at which copy and cluster were found equal by digest.
-        proven_digest: that digest, 32 hexadecimal digits.
+        proven_digest: the digest at `proven_to`, 32 hexadecimal digits.
         state_index: the last instruction that the carried state includes; 0 without a state.
-        state_at_ns: when the state was asked for, and so had been saved; 0 without a state.
+        state_at_ns: when the cluster was asked for the carried state, ns since the epoch; 0 without
+            a state.
         cluster_end: the cluster's end when it was last asked.
-        behind: how many messages the copy lacked then.
-        behind_bytes: how many bytes it lacked then; -1 if unknown.
+        behind: how many messages the copy lacked when the cluster was last asked.
+        behind_bytes: how many bytes the copy lacked when the cluster was last asked; -1 if unknown.
         error: why the cluster could not be asked, or its state not kept; "" if all is well.
         source: where the copy comes from, `host:port`; "" while there is no connection.
         crosses: whether the source is a node of the cluster, rather than a mirror at this site.
@@ -69,7 +71,7 @@ class StandbyRecord:
     crosses: bool = True
 
     def behind_s(self, now_ns: int) -> float:
-        """Return for how many seconds the copy may lack what was merged; infinite if unknown."""
+        """Return how many seconds of merged messages the copy may lack; infinite if unknown."""
         if not self.complete_as_of_ns:
             return float("inf")
         return max(0.0, (now_ns - self.complete_as_of_ns) / 1e9)
@@ -104,7 +106,7 @@ def read_record(root: str, stream: str) -> StandbyRecord:
 
 
 class _Pending(NamedTuple):
-    """A cluster's state that may be newer than the copy, and the time of the question for it."""
+    """A cluster's state that may be newer than the copy, and when the cluster was asked for it."""
 
     carried: CarriedState
     at_ns: int

@@ -21,7 +21,7 @@ _log: Final = logging.getLogger("rt.client")
 
 
 def parse_keep(text: str) -> float:
-    """Parse how long merged files are kept: seconds; infinite for `standby`, "until it has them".
+    """Return how many seconds to keep merged files; infinite for `standby`, 0 for "".
 
     >>> parse_keep("1h"), parse_keep("standby"), parse_keep("")
     (3600.0, inf, 0.0)
@@ -40,7 +40,9 @@ def parse_keep(text: str) -> float:
 def keeping(
     keep: str, settings: ConnectionSettings, known: KnownNodes
 ) -> "tuple[float, StandbyReach | None]":
-    """Return how many seconds merged files are kept, and the standby that they also wait for.
+    """Return how many seconds merged files are kept, and the reach of a standby they wait for.
+
+    The reach is None unless `keep` is `standby`.
 
     Args:
         keep: as for `parse_keep`.
@@ -52,7 +54,7 @@ def keeping(
 
 
 class StandbyReach:
-    """Knows up to where the merged log is on a standby's disk, by asking the nodes regularly.
+    """Tracks how much of the merged log is on a standby's disk, by asking the nodes regularly.
 
     It asks all nodes, because a standby reports to only one of them.
 

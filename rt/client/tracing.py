@@ -18,7 +18,7 @@ class TracedPublisher(Protocol):
 
     @property
     def name(self) -> str:
-        """The session."""
+        """The name of the session."""
 
     def publish(
         self,
@@ -34,7 +34,7 @@ class TracedPublisher(Protocol):
 def traced_headers(headers: Headers | None = None) -> dict[str, bytes]:
     """Return headers that name the current span: W3C `traceparent`, and other propagated fields.
 
-    For `publish_many` and other calls that `publish_traced` does not cover.
+    Use it with `publish_many` and other calls that `publish_traced` does not cover.
 
     Raises:
         Misuse: OpenTelemetry is not installed.
@@ -81,8 +81,8 @@ def publish_traced(
 def receiving(message: Message) -> Iterator[Any]:
     """Run a block within a span that continues the trace of a message.
 
-    Before it, a span `merge` is recorded here from the message's publish and merge times, since
-    nodes send no spans themselves. A message without `traceparent` starts a new trace.
+    Before the block runs, a span `merge` is recorded here from the message's publish and merge
+    times, since nodes send no spans themselves. A message without `traceparent` starts a new trace.
 
     Args:
         message: just received.

@@ -1,4 +1,4 @@
-"""ClaimReading: decides which messages of a claim a member delivers, and what to do before each.
+"""ClaimReading: decides which messages of a claim a member delivers, and what it does before each.
 
 Pure: the reader and the clock are passed to it.
 """
@@ -32,7 +32,10 @@ class OnTrouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages the members handle; all others count as handled. Equal for all members."""
+    """Which messages a group's members are given; the others count as handled.
+
+    It is equal for all members.
+    """
 
     sessions: SessionFilter
     where: Where
@@ -51,14 +54,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Wait until nodes agree that all before a position is handled, or the claim is lost."""
+    """Step: wait until the nodes agree that everything before `position` is handled.
+
+    The wait also ends if the claim is lost.
+    """
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """Publish a dead letter, and continue once it is merged."""
+    """Step: publish a dead letter, and continue once it is merged."""
 
     letter: DeadLetter
 
@@ -67,7 +73,7 @@ Step = Delivery | Agree | Bury | None  # None: nothing came for a while
 
 
 class Reporting(Protocol):
-    """Receives reports of what was handled (`Claims`)."""
+    """The part of `Claims` that `ClaimReading` reports to."""
 
     @property
     def is_done(self) -> bool:
@@ -81,38 +87,39 @@ class Reporting(Protocol):
         """Record that everything before a position is handled."""
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Record how long a range took."""
+        """Record that the handler took `seconds` for a range of `messages` messages."""
 
     def grown(self) -> None:
-        """Ask for more soon."""
+        """Ask the nodes for more ranges soon, because the stream has grown."""
 
     def give_back(self) -> None:
-        """Give back the ranges of which no message was given to a handler."""
+        """Give back the ranges of which no message is being handled."""
 
     def close(self) -> None:
-        """Report what is done, and ask for nothing more."""
+        """Report what is handled, and ask for no more ranges."""
 
 
 class ClaimReader(Protocol):
-    """A reader of the copy (`rt.Subscriber`)."""
+    """The part of `rt.Subscriber` that `ClaimReading` uses, to read this machine's copy."""
 
     @property
     def position(self) -> Position:
         """Return where reading continues."""
 
     def next_batch(self, timeout_s: float) -> Batch | None:
-        """Return the next batch; None if no batch came in time. `GapError` at every gap."""
+        """Return the next batch; None if none came in time. Raises `GapError` at every gap."""
 
     def poison(self, batch: Batch, error: FrameError) -> RtError:
         """Return the error of a batch that cannot be decoded."""
 
 
 class ClaimReading:
-    """Reads the claims of one member, step by step.
+    """Reads the claims of one group member: the ranges of the stream that it was given.
 
-    Delivery is at least once: a message is reported as handled only after it was delivered. From
-    the third delivery on, everything before it is agreed on first, so that a message which kills
-    its members can be identified.
+    Delivery is at least once: a message is reported as handled only after it was delivered. Before
+    it delivers a message of a range for the third time or more, the member waits until the nodes
+    agree that everything before the message is handled: so a message that kills members can be
+    identified.
     """
 
     def __init__(
@@ -137,7 +144,7 @@ class ClaimReading:
             is_stopped: returns whether to deliver nothing more.
             has_grown: returns whether the copy has grown since the last call.
             now_s: a clock that never goes back.
-            stalled_s: after how long a copy that has not grown leaves a claim to others.
+            stalled_s: how long the copy may not grow before the claim is left to other members.
         """
         self._stalled_s = stalled_s
         self._group = group
@@ -151,7 +158,9 @@ class ClaimReading:
         self.has_matched = False  # whether any of its messages was wanted
 
     def steps(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Step]:
-        """Deliver the messages of a claim, and record at the end that nothing follows.
+        """Yield the messages of a claim, and what to do before them; None if none came for a while.
+
+        At the end, record that nothing follows in the claim.
 
         Raises:
             GapError: as for `rt.client.groups.group_subscriber.GroupSubscriber.messages`.
@@ -182,7 +191,7 @@ class ClaimReading:
     def _read(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Delivery | None]:
         """Yield the wanted messages of a claim, or None while the copy lags.
 
-        If the copy stalls, the claim is left to members whose copies have it.
+        If the copy stalls, the claim is given back, for members whose copies have its messages.
         """
         grown_s = self._now_s()
         while not (self._is_stopped() or claim.is_lost) and claim.goes_on < claim.end:
@@ -249,17 +258,17 @@ class ClaimReading:
 
 
 def is_over(claims: Reporting, until: Position | None) -> bool:
-    """Whether a member that joined when the stream ended at `until` is done; with None, never."""
+    """Whether the group has handled everything before `until`; always False if `until` is None."""
     return until is not None and (claims.is_done or claims.position >= until)
 
 
 def handled_before(
     open_claims: Sequence[HeldClaim], position: Position, claims: Reporting
 ) -> HeldClaim | None:
-    """Count the messages of earlier ranges as handled; return the range of the given message.
+    """Return the open range that contains `position`; count all earlier ranges as handled.
 
-    If several ranges contain its position, the last one counts: a rejected message comes again in a
-    range of its own. Returns None if the message was given to another member meanwhile.
+    If several contain it, return the last one: a rejected message comes again in a range of its
+    own. Return None if none does, because the message was given to another member.
     """
     for place in reversed(range(len(open_claims))):
         if open_claims[place].first <= position < open_claims[place].end:

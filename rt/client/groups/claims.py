@@ -1,4 +1,4 @@
-"""Claims: one member's claims, kept alive and reported by the client's event loop."""
+"""Claims: the ranges that one group member holds, renewed and reported by the event loop."""
 
 import threading
 import time
@@ -16,12 +16,14 @@ from rt.position import Position
 
 
 class Claims:
-    """Asks for ranges, keeps them alive, and reports what is done.
+    """Asks the nodes for ranges of the stream for one member, and reports what it has handled.
+
+    The same requests are the signs of life without which the ranges go to other members.
 
     Threads:
         `_news` guards `_state` and what it holds, `_due_s` and `_has_ended`; readers and handlers
-        call the public methods from any thread. One request at a time is made, by a thread of the
-        loop's or, the last one, by the thread that closes.
+        call the public methods from any thread. One request at a time is made: by a thread of the
+        loop, and the last one by the thread that closes.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Claims:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more is asked for."""
+        """Whether no more ranges are asked for, because this was closed."""
         return self._state.is_closing
 
     @property
@@ -123,19 +125,19 @@ class Claims:
             self._plan()
 
     def grown(self) -> None:
-        """Ask for more soon: the stream has grown."""
+        """Ask the nodes for more ranges soon, because the stream has grown."""
         with self._news:
             self._state.grown()
             self._plan()
 
     def give_back(self) -> None:
-        """Give back ranges that no handler has begun; ask for more once the copy has grown."""
+        """Give back ranges of which no message is being handled; ask again once the copy grows."""
         with self._news:
             self._state.give_back()
             self._plan()
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Record how long a range took, which determines how much to ask for at once."""
+        """Record how long a range took, which determines how many messages to ask for at once."""
         with self._news:
             self._state.handled(messages, seconds)
 
@@ -171,13 +173,16 @@ class Claims:
         self._nodes.close()
 
     def _plan(self) -> None:
-        """Have the loop make a request earlier, if one is due; call it with `_news` held."""
+        """Wake waiting threads; rouse the loop if the next request has become due earlier.
+
+        Call it with `_news` held.
+        """
         self._news.notify_all()
         if self._state.due_s() < self._due_s:
             self._timer.set()
 
     def _turn(self) -> float | Aside | None:
-        """Make a request, if one is due; return when to look again."""
+        """Have a thread make a request if one is due; else return the seconds until one is."""
         with self._news:
             state = self._state
             if state.is_closing or state.error is not None:

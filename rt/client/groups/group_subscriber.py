@@ -57,7 +57,7 @@ class GroupSubscriber:
 
     Threads: one thread iterates; any thread may call `ack`, `reject`, `stop` and `close`, which
     read `_open`, a list that the iterating thread replaces and never changes. The rest belongs to
-    the iterating thread while `_use` records it.
+    the iterating thread, which `_use` records.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class GroupSubscriber:
 
     @property
     def acked(self) -> Position:
-        """Members of the group have handled everything before this position, by the last report."""
+        """The position before which the group has handled everything, by the nodes' last answer."""
         return self._claims.position
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -276,7 +276,7 @@ class GroupSubscriber:
         Whenever the copy has grown, the nodes are asked for a range again.
 
         Returns:
-            False if no range came within `timeout_s`, or before reading ended.
+            True if a range came; False if none came within `timeout_s`, or reading has ended.
         """
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_over():
@@ -337,11 +337,11 @@ class GroupSubscriber:
             self._source = _chain(message, rest)
 
     def _handled_before(self, message: Message) -> HeldClaim | None:
-        """Return what `handled_before` returns for all open ranges and the message's position."""
+        """Return the open range of a message; count earlier ranges as handled."""
         return handled_before(self._open, message.position, self._claims)
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
-        """Deliver the messages of a claim, doing what the steps require."""
+        """Yield the messages of a claim; carry out the steps that come before them."""
         with closing(self._reader(claim.goes_on)) as reader:
             for step in self._reading.steps(claim, reader):
                 if isinstance(step, Delivery):

@@ -38,7 +38,7 @@ def join(
 
     Raises:
         Refused: the group has other settings, or belongs to others.
-        RtError: no node answers, or none leads. As for `StreamCopy.begin`.
+        RtError: no node answers, or none leads; also the errors of `StreamCopy.begin`.
     """
     group = Group(group) if isinstance(group, str) else group
     asking, letters = nodes
@@ -79,7 +79,7 @@ def _log_of(directory: str) -> str:
 
 
 def _latest_end(asking: AdminClient, name: str) -> Position:
-    """Return where the stream ends now; a node of an earlier version may say where it ended."""
+    """Return where the stream ends now; a node of an earlier version may answer an older end."""
     answer = asking.ask({"do": "groups", "name": name, "latest": True})
     with reading_answers():
         return Position.parse(str(answer["end"]))

@@ -1,4 +1,4 @@
-"""MemberClaims: one member's claims; makes its requests and interprets the answers."""
+"""MemberClaims: one group member's claims; builds its requests and interprets the answers."""
 
 import logging
 from collections import deque
@@ -22,7 +22,7 @@ _ENDED: Final = ("unknown-group", "role", "settings")  # refusals that are final
 
 @dataclass(slots=True, eq=False)
 class HeldClaim:
-    """A range that this member was given.
+    """A claim: a range of the stream that the nodes have given to this group member.
 
     Attributes:
         number: the claim's number.
@@ -30,12 +30,13 @@ class HeldClaim:
         end: where the range ends.
         deliveries: how often its first message was delivered, this time included.
         is_dead: whether its first message is to become a dead letter.
-        done: everything before it is handled.
-        sent: everything before it is agreed on by the nodes as handled.
-        unsure: everything before it was reported as handled in a request whose answer was lost.
-        handed: everything before it was given to the handler.
+        done: the position before which everything is handled.
+        sent: the position before which the nodes agree that everything is handled.
+        unsure: the position before which everything was reported as handled in a request whose
+            answer was lost.
+        handed: the position before which everything was given to the handler.
         tail: the end of its last wanted message, once the range was read whole.
-        read_to: everything before it was read, or is gone.
+        read_to: the position before which everything was read, or is archived.
         is_lost: whether the range went to another member, or was given back.
     """
 
@@ -72,8 +73,8 @@ class MemberClaims:
     Attributes:
         position: the position up to which the group was done, by the nodes' last answer.
         is_done: whether the group had handled everything when this member last asked for more.
-        error: why nothing more can follow, once that is certain.
-        is_closing: whether to ask for nothing more.
+        error: the error that has ended this membership; None while it may continue.
+        is_closing: whether to ask for no more ranges.
         lost: ranges that were lost, to be reported.
     """
 
@@ -121,7 +122,10 @@ class MemberClaims:
         return self._queue.popleft()
 
     def progress(self, claim: HeldClaim, position: Position, now_s: float) -> Position:
-        """Record that everything before a position is handled; return the end of that part."""
+        """Record that everything before `position` is handled; return the position to agree on.
+
+        That is the end of the claim if no wanted message follows in it.
+        """
         self._pace.moved(now_s)
         is_whole = claim.tail is not None and position >= claim.tail
         claim.done = max(claim.done, claim.end if is_whole else position)
@@ -157,12 +161,12 @@ class MemberClaims:
         self._is_hurried = True
 
     def grown(self) -> None:
-        """Ask for more soon: the stream has grown."""
+        """Ask the nodes for more ranges soon, because the stream has grown."""
         self._pace.may_have_more = True
         self._pace.is_behind = False
 
     def give_back(self) -> None:
-        """Give back ranges that no handler has begun; ask for more once the copy has grown."""
+        """Give back ranges of which no message is being handled; ask again once the copy grows."""
         for claim in self.held.values():
             if claim.handed <= claim.done < claim.end and not claim.is_lost:
                 claim.is_lost = True
@@ -177,11 +181,11 @@ class MemberClaims:
         self.rest()
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Record how long a range took, which determines how much to ask for at once."""
+        """Record how long a range took, which determines how many messages to ask for at once."""
         self._pace.learn(messages, seconds)
 
     def due_s(self) -> float:
-        """Return when the next request is due."""
+        """Return when the next request is due, in seconds of the clock that `now_s` is from."""
         asked_s, sign_s = self._asked_s, self._group.silence_s / _SIGNS
         if self._is_troubled:
             return asked_s + sign_s
@@ -223,7 +227,7 @@ class MemberClaims:
         }  # fmt: skip
 
     def take(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
-        """Process the answer to a request; an unreadable answer changes nothing that is agreed."""
+        """Process the answer to a request; an unreadable one raises before it changes anything."""
         lost = {int(number) for number in answer["lost"]}
         position, is_done = Position.parse(str(answer["position"])), bool(answer["is_done"])
         begun = [_begun(each) for each in answer["claims"]]

@@ -33,7 +33,7 @@ _NOT_WHOLE: Final = (
 
 
 class Values(NamedTuple):
-    """The last message of each key, of all messages before a position."""
+    """The last message of each key, among all messages before `position`."""
 
     position: Position
     messages: dict[bytes, Message]
@@ -51,7 +51,7 @@ def filter_name(*parts: object) -> str:
 def choice_parts(
     sessions: Collection[str] | None, key_prefix: bytes, where: str | Collection[str] | None
 ) -> tuple[object, ...]:
-    """Return the parts of a selection, equal for equal selections."""
+    """Return a reader's selection in a form that is equal for equal selections."""
     names = [sessions] if isinstance(sessions, str) else sorted(sessions or ())
     terms = [where] if isinstance(where, str) else sorted(where or ())
     return names, bytes(key_prefix), terms
@@ -60,12 +60,13 @@ def choice_parts(
 class Checkpoint:
     """Keeps the last value of each key on disk, so that a restart need not read the whole stream.
 
-    The values are in two session logs, written in turn. Each has a message for each key, then one
-    that says how many messages there are, which log they are from and up to which position. A log
-    without that last message, or with damage, is ignored: then the other one, which is older, is
-    used if there is one, and more of the stream is read again.
+    The values are in two session logs, written in turn. Each has a message for each key, then a
+    final message with their number, the merged log that they are from and the position up to which
+    it was read. A session log that is damaged or lacks its final message is ignored: then the older
+    one is used, if there is one, and more of the stream is read again.
 
-    Of several programs with the same selection, one stores; the others cannot until it has closed.
+    Of several programs with the same selection, the first one stores values; the others cannot
+    store any until the first has closed.
     """
 
     def __init__(self, root: str, stream: str, name: str, log_id: str) -> None:
@@ -85,7 +86,7 @@ class Checkpoint:
         self._lock_fd = -1
 
     def load(self) -> Values:
-        """Return the newest whole values; empty if there are none."""
+        """Return the newest complete values; no values, up to `START`, if none are stored."""
         found = {slot: values for slot in _SLOTS if (values := self._load(slot)) is not None}
         if not found:
             return Values(START, {})
@@ -93,10 +94,10 @@ class Checkpoint:
         return found[self._written]
 
     def store(self, values: Values) -> None:
-        """Store values durably, in place of the older ones, unless another program stores them.
+        """Replace the older stored values durably; do nothing if another program stores them.
 
         Raises:
-            OSError: the values cannot be written; the last stored ones stay whole.
+            OSError: the values cannot be written; the values stored before stay complete.
         """
         if not self._is_ours():
             return

@@ -28,14 +28,15 @@ _OLD_BODY_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """The contents of a cursor.
+    """The contents of a cursor's file.
 
     Attributes:
         position: where the next message is; everything before it is acknowledged.
         epoch: how often the cursor was opened; a higher one replaces a lower one.
         stored_ns: when this was stored, ns since the epoch.
         log_id: id of the merged log, 32 hexadecimal digits; "" while it is unknown.
-        share: the share of the keys that it covers; "" is all of them, and None any.
+        share: the share of the keys that the cursor covers, such as `2/4`; "" for all keys, None if
+            a reader of any share may use it.
     """
 
     position: Position
@@ -52,7 +53,7 @@ class CursorState:
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
     def carried(self, new: str, cut: Position) -> "CursorState":
-        """Return the state for the log `new`, which continues this one's from `cut`."""
+        """Return the state moved to the log `new`, which continues the cursor's log from `cut`."""
         moved = min(self.position, cut)
         return replace(self, position=moved, epoch=self.epoch + 1, log_id=new)
 
@@ -112,7 +113,7 @@ def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> 
         stream: name of the stream.
         old: the id of the log that ended.
         new: the id of the log that continues it.
-        cut: where the new log continues; a cursor beyond is moved back to there.
+        cut: where the new log continues; a cursor beyond this position is moved back to it.
 
     A cursor in use is left to the program that uses it: see `LocalCursor.carry`.
 
@@ -250,7 +251,7 @@ class LocalCursor:
     def carry(self, continued: ContinuedLog) -> None:
         """If the cursor's log has ended, move durably to the log that continues it.
 
-        A cursor opened before there was a copy has no log id; it counts as one of the log that
+        A cursor opened before there was a copy has no log id; it counts as a cursor of the log that
         ended.
 
         Raises:
@@ -274,7 +275,8 @@ class LocalCursor:
 
         Args:
             position: a message's `next_position`.
-            sync: store it durably before this returns, and not within the interval.
+            sync: store the acknowledgement durably before this returns; otherwise it is stored
+                within the interval.
 
         Raises:
             OSError: the acknowledgement cannot be stored; it is kept in memory.
@@ -289,7 +291,7 @@ class LocalCursor:
                 self._flush()
 
     def demand_held(self) -> None:
-        """Do nothing: a lock holds a local cursor until it is closed."""
+        """Do nothing: a local cursor is locked until it is closed, so no other reader takes it."""
 
     def close(self) -> None:
         """Store what is acknowledged and release the cursor. Idempotent."""

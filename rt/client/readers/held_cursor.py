@@ -11,18 +11,19 @@ _TAKEN: Final = ("fenced", "unknown-cursor")
 
 
 class HeldCursor:
-    """The state of one holder; it has no thread, clock or socket.
+    """The state of a registered cursor's holder; it has no thread, clock or socket.
 
     A node that lags may wrongly call a held cursor taken or unknown. So the holder asks again and
     requires the latest state before it believes that.
 
     Attributes:
         name: the name of the cursor.
-        epoch: the epoch that it was given.
-        position: everything before it is acknowledged, agreed on or not.
+        epoch: the number that the nodes gave to this use of the cursor.
+        position: everything before it is acknowledged, whether the nodes have agreed on that or
+            not.
         sent: the position up to which the nodes have agreed on the acknowledgement.
-        fenced: set once another reader has taken the cursor.
-        log: the id of the log whose positions these are; "" while it is not known.
+        fenced: the error to raise once another reader has taken the cursor; None before that.
+        log: the id of the log that both positions belong to; "" while it is not known.
     """
 
     def __init__(self, name: str, epoch: int, position: Position, now_s: float) -> None:
@@ -40,7 +41,7 @@ class HeldCursor:
         self.position = max(self.position, position)
 
     def carry(self, continued: ContinuedLog) -> None:
-        """Move to the log that continues the cursor's; its nodes get the position again."""
+        """Move to the log that continues the cursor's log; the new log's nodes get the position."""
         if self.log in ("", continued.old):
             self.log, self.sent = continued.new, START
             self.position = min(self.position, continued.cut)

@@ -46,7 +46,7 @@ class LastValue(Mapping[bytes, Message]):
         Args:
             reader: returns a reader from a position on, which reports events.
             checkpoint: where the values are stored.
-            values: the values that were stored there.
+            values: the values that `checkpoint` has stored.
             complete: returns the stream's end once the copy has reached it; raises if that takes
                 longer than the given seconds.
             keys_max: more keys than this are an error.
@@ -65,7 +65,7 @@ class LastValue(Mapping[bytes, Message]):
 
     @property
     def position(self) -> Position:
-        """Everything before this position is included."""
+        """The position up to which all messages are included."""
         return self._position
 
     def __getitem__(self, key: bytes) -> Message:
@@ -81,10 +81,11 @@ class LastValue(Mapping[bytes, Message]):
         return len(self._values)
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until everything is included that was merged when this was called.
+        """Wait until all messages that were merged before this call are included.
 
         Raises:
-            TimeoutError: that took too long, or no node says where the stream ends.
+            TimeoutError: they are not all included after `timeout_s`, or no node says where the
+                stream ends.
             RtError: the stream cannot be read; every lookup raises that error, too.
         """
         end_s = time.monotonic() + timeout_s

@@ -51,9 +51,10 @@ class ReaderLag:
         """Begin as if the end had just been read.
 
         Args:
-            lag_max_s: how old the question whose answer was reached last may be.
+            lag_max_s: the longest lag that is not reported, in seconds.
             on_lag: `raise` a `LagError`, or `notify` through `on_event`.
-            on_event: called with `Lagging` once, and with `Current` when that is over.
+            on_event: called with `Lagging` once the lag is too long, and with `Current` when it is
+                not any more.
             ask: asks where the stream ends, like `StreamCopy.ask_end`.
             why: returns what the copy waits for.
             clock: returns the time in seconds, by the same clock as `EndWait.asked_s`.
@@ -70,8 +71,8 @@ class ReaderLag:
         """Check the lag before a reader at `position` looks for messages.
 
         Raises:
-            LagError: the reader lags, and `on_lag` is `raise`; raised once, until it is current
-                again.
+            LagError: the lag is too long, and `on_lag` is `raise`; raised only once until the
+                reader is current again.
         """
         now_s = self._clock()
         asked = self._asked

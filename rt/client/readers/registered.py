@@ -57,15 +57,15 @@ class Registered:
 
 
 class RegisteredReader:
-    """The holder of one registered cursor (the interface of `LocalCursor`).
+    """Holds one registered cursor for this process; it has the interface of `LocalCursor`.
 
     It sends the nodes several signs of life within each `silence_s`, and acknowledgements once a
     second. After a takeover every call raises `Fenced`.
 
-    Threads: `_lock` guards `_held`, and `_asking` guards `_nodes`: one request is made at a time:
-        by a thread of the loop that sends signs of life, by `ack` with `sync`, or by `open_at` or
-        `close`. `_is_troubled` belongs to the loop, which sets `_error` once. The owner sets `lost`
-        before the cursor can be lost.
+    Threads: `_lock` guards `_held`, and `_asking` guards `_nodes`, so that one request is made at a
+        time: by a thread of the loop that sends signs of life, by `ack` with `sync`, or by
+        `open_at` or `close`. `_is_troubled` belongs to the loop, which sets `_error` once. The
+        owner sets `lost` before the cursor can be lost.
     """
 
     def __init__(self, nodes: AdminClient, cursor: Registered, share: str, loop: EventLoop) -> None:
@@ -119,7 +119,7 @@ class RegisteredReader:
 
     @property
     def log(self) -> str:
-        """The id of the log whose positions it acknowledges; "" while it is not known."""
+        """The id of the log that acknowledged positions belong to; "" while it is not known."""
         return self._held.log
 
     @log.setter
@@ -143,7 +143,8 @@ class RegisteredReader:
 
         Args:
             position: a message's `next_position`.
-            sync: have the nodes agree on it before this returns, and not within a second.
+            sync: have the nodes agree on the acknowledgement before this returns; otherwise it is
+                sent within a second.
 
         Raises:
             Fenced: another reader has taken the cursor; nothing was acknowledged.
@@ -187,7 +188,7 @@ class RegisteredReader:
         self._nodes.close()
 
     def _turn(self) -> float | Aside:
-        """Send a sign of life if one is due, in a thread; return the time of the next check."""
+        """Have a thread send a sign of life if one is due; else return the seconds until one is."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         return Aside(partial(self._send, is_sign=True), self._sent)
@@ -211,7 +212,7 @@ class RegisteredReader:
         self.lost()
 
     def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
-        """Send a request; if it is refused, repeat it requiring the latest state."""
+        """Send a request for the cursor; if it is refused, repeat it requiring the latest state."""
         with self._asking:
             is_over = False
             while not is_over:

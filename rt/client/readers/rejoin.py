@@ -31,7 +31,7 @@ _ID_DIGITS: Final = 8  # of the log that ended, in the name of its directory
 
 @dataclass(frozen=True, slots=True)
 class Rejoined:
-    """Rejoined: what happened to a copy, or would happen.
+    """Rejoined: what `rejoin` did to a copy, or would do.
 
     Attributes:
         end: where the copy ends now.
@@ -54,15 +54,15 @@ class Rejoined:
 
 
 def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
-    """Cut a copy to what both logs share, and give it the id of the log that continues.
+    """Cut a copy of an ended log to what the continuing log shares, and give it that log's id.
 
-    Everything after the cut stays on disk, in a directory beside the copy, with a list of it. If
-    this is interrupted, call it again to complete it.
+    Everything after the cut stays on disk, in a directory beside the copy, with a list of the
+    messages. If this is interrupted, call it again to complete it.
 
     Args:
-        root: the directory of the copy; of a node that has stopped, or of a puller.
-        stream: its stream.
-        succession: which log continues it.
+        root: the directory of streams, of a node that has stopped or of a puller.
+        stream: the stream of the copy.
+        succession: the statement of which log continues the copy, and from where.
         is_dry: whether to change nothing, and only return what would happen.
 
     Raises:
@@ -173,7 +173,7 @@ def _continued(succession: Succession, cut: Position, found: Rejoined) -> Contin
 def _cut(
     log: LogDirectory, cut: Position, old: LogIdentity, found: Rejoined, known: ContinuedLog
 ) -> None:
-    """Replace a copy by what both logs share; move the old copy aside."""
+    """Replace a copy by its part before `cut`; keep the old copy aside if it had more."""
     path, top = log.path, os.path.dirname(log.path)
     draft, aside = path + _DRAFT, _aside(path, old.id)
     identity = old._replace(id=known.new, created_ns=0)  # as a cluster's, whose nodes share it
@@ -202,7 +202,7 @@ def _cut(
 
 
 def _copy(log: LogDirectory, draft: str, cut: Position) -> None:
-    """Copy a file up to the cut."""
+    """Copy the file in which the cut is into `draft`, up to the cut."""
     name = cut.file.file_name
     with (
         closing(log.open_file(cut.file)) as file,

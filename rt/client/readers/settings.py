@@ -47,11 +47,11 @@ class ConnectionSettings:
         return list(dict.fromkeys(parse_address(node) for node in self.nodes))
 
     def known_nodes(self, config: str = "") -> KnownNodes:
-        """Return the known nodes, from the settings and from a file that clients keep.
+        """Return the nodes to use, from the settings and from a file that clients keep.
 
         Args:
-            config: path of the configuration, beside which that file is; "" for one beside the
-                stream's data.
+            config: path of the configuration; the file is beside it, or beside the stream's data if
+                this is "".
         """
         beside = os.path.join(stream_directory(self.root, self.stream), _NODES_NAME)
         path = f"{config}.{self.stream}{_NODES_NAME}" if config else beside

@@ -39,7 +39,7 @@ class ReadingSpan(NamedTuple):
 
     Attributes:
         start: where the reader begins.
-        end: the position that it must not end before; None if it follows the stream.
+        end: the position before which the reader must not end; None if it follows the stream.
     """
 
     start: Start
@@ -85,7 +85,7 @@ class StreamCopy:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a reader was asked for."""
+        """Whether the copy has begun, because a reader was asked for."""
         return self._pull is not None or self._is_shared
 
     def configure(self, nodes: Sequence[str]) -> None:
@@ -113,15 +113,15 @@ class StreamCopy:
         Args:
             begin: where the reader wants to begin. A new copy begins with the file that holds this
                 position.
-            timeout_s: how long to wait for everything that was merged when this was called:
-                without `follow`, or if the start is counted from the end or is a time.
+            timeout_s: the longest wait until the copy has everything merged before this call. A
+                following reader that starts at a position or at `earliest` does not wait for that.
             follow: whether the reader waits for more at the end.
-            wants: for a start counted from the end, returns whether a session counts; None counts
-                all. The messages of one session, or one with a given sequence number, may be
-                anywhere in the stream, so for these a new copy begins with the stream.
+            wants: for a start counted from the end, returns whether a session's messages count;
+                None counts all. If only some sessions count, or the start is a sequence number, a
+                new copy begins with the whole stream, since the message may be anywhere in it.
 
         Raises:
-            TimeoutError: the copy has not got that far in time.
+            TimeoutError: the copy does not have everything merged before this call in time.
             WriterFailed: the copy has ended.
             Misuse: the certificate is not a subscriber's.
             Stopped: the client is closed.
@@ -182,10 +182,11 @@ class StreamCopy:
         reader.look, reader.idle = lambda: watch.look(reader.position), read_all
 
     def wait_caught_up(self, timeout_s: float) -> None:
-        """Wait until the copy has everything that was merged when this was called.
+        """Wait until the copy has all messages that were merged before this call.
 
         Raises:
-            Misuse: nothing is copied here. As for `wait_end`.
+            Misuse: nothing is copied here, since no reader was asked for. Other errors as for
+                `wait_end`.
         """
         if self._pull is None and not self._is_shared and not self._is_closed:
             raise Misuse("nothing is copied by this client; ask for a subscriber first")
@@ -195,11 +196,12 @@ class StreamCopy:
         """Ask the nodes where the stream ends, and wait until the copy has reached that position.
 
         Returns:
-            That end, which includes everything that was confirmed as merged before the call.
+            The end of the stream, which includes everything that was confirmed as merged before the
+            call.
 
         Raises:
-            TimeoutError: the copy has not got there, or no node says where the stream ends; the
-                message says which, and why.
+            TimeoutError: the copy has not reached the end, or no node says where the stream ends;
+                the message says which, and why.
             WriterFailed: the copy has ended.
             Stopped: the client is closed.
         """
@@ -217,7 +219,10 @@ class StreamCopy:
                     raise TimeoutError(f"{words}; {self._reason(self._pull)}")
 
     def ask_end(self) -> EndWait:
-        """Begin to ask where the stream ends; return the wait for it. Errors as for `wait_end`."""
+        """Begin to ask where the stream ends; return the wait for the copy to reach that end.
+
+        Errors as for `wait_end`.
+        """
         pull = self._pull
         if self._is_closed:
             raise self._stopped()
@@ -292,10 +297,10 @@ class StreamCopy:
             raise WriterFailed(pull.status().error)
 
     def stop(self) -> bool:
-        """Stop copying; close the readers before.
+        """Stop copying; the readers have to be closed before.
 
         Returns:
-            Whether it has ended. If not, a disk hangs: call again.
+            Whether copying has ended. If not, a disk hangs: call this again.
         """
         with self._lock:
             self._is_closed = True

@@ -18,7 +18,7 @@ _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
 
 
 def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
-    """Begin a cursor's epoch at the reader's position; errors as for `LocalCursor.open_at`."""
+    """Store that a new reader uses a cursor from its position; errors as `LocalCursor.open_at`."""
     log_id = _log_of(subscriber)
     position = subscriber.position if log_id else cursor.state.position
     cursor.open_at(position, log_id)
@@ -105,7 +105,7 @@ class Subscription:
         self._cursor.demand_held()
 
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
-        """Iterate over whole frames; `auto` acknowledges a frame when the next is asked for."""
+        """Iterate over whole frames; `auto` acknowledges a frame when the next is requested."""
         self._open()
         for batch in self._subscriber.batches(timeout_s):
             self._hand_out(batch.next_position)
@@ -177,7 +177,7 @@ class Subscription:
         return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"
 
     def _open(self) -> None:
-        """Begin the cursor's epoch, once, at the resolved start; a restart returns to it."""
+        """At the first iteration, store that this reader uses the cursor from its position."""
         if self._is_open:
             self._ack_handed_out()  # iterating again counts as requesting the next message
             return
