@@ -82,7 +82,7 @@ def ask(
         Refused: the node refuses and says why; `not-leader` names the node that leads, `stream`
             means that it does not serve the stream that the contexts name.
         Misuse: the node does not accept the request as valid.
-        OSError: the node cannot be reached, or the answer is not complete after a minute.
+        OSError: the node cannot be reached, or the answer is not complete after `answer_s`.
         PeerError: the answer cannot be read.
     """
     answer = _exchange(address, contexts, request, roles, answer_s)[1]
@@ -92,7 +92,7 @@ def ask(
 def ask_named(
     address: Address, contexts: Contexts, request: Fields, answer_s: float
 ) -> tuple[str, Fields]:
-    """Ask a node as `ask` does; return the name in its certificate too."""
+    """Ask a node, as `ask` does; return the name in the node's certificate, and the answer."""
     name, answer = _exchange(address, contexts, request, answer_s=answer_s)
     return name, _parsed(answer, address_text(address), contexts)
 
@@ -120,7 +120,7 @@ def ask_any(
     election_s: float = _ELECTION_S,
     asking: Asking = ask,
 ) -> Fields:
-    """Ask the nodes in turn until one answers; only the leader answers a change.
+    """Ask the nodes in turn until one answers; only the leader answers a request for a change.
 
     Args:
         addresses: the nodes' addresses; the first is asked first.
@@ -149,7 +149,7 @@ def ask_any(
 
 
 class AdminClient:
-    """Sends requests to the leader, and remembers which node that was.
+    """Sends requests to the leader, and remembers which node leads.
 
     Threads: one at a time may use it.
     """
@@ -170,7 +170,7 @@ class AdminClient:
             contexts: Our certificate and the authorities we trust.
             keep: Whether to use one connection for all requests, until `close`.
             asking: sends a request to one node, unless a connection is kept.
-            known: returns addresses that have become known since; they are asked too.
+            known: returns further addresses to ask; called before each request.
         """
         self._asking, self._known = asking, known
         self._addresses = list(addresses)
@@ -179,7 +179,7 @@ class AdminClient:
         self._kept = PersistentConnection(contexts, ADMIN_ALPN) if keep else None
 
     def ask(self, request: Fields) -> Fields:
-        """Ask the node that answered last, then each other one; errors as for `ask_any`.
+        """Ask the node that answered last, then the others in turn; errors as for `ask_any`.
 
         A node that is not the leader names the members, so a leader is found even if the
         configuration does not have its address yet.
@@ -267,7 +267,7 @@ def parse_history(answer: bytes, where: str, contexts: Contexts | None = None) -
     Args:
         answer: a line of JSON, then the bytes of the node's manifest.
         where: the node's address, for messages.
-        contexts: record which log continues another, if the answer says so.
+        contexts: if the answer says that one log continues another, these contexts record it.
     """
     line, _, data = answer.partition(b"\n")
     head = _parsed(line, where, contexts)
@@ -295,7 +295,7 @@ def _as_of(head: Fields, where: str, *, is_latest: bool) -> str:
 
 
 def _active(facts: Any, where: str) -> Rolled:
-    """Return the active file's line, checked like a manifest line."""
+    """Check what an answer says of the log's active file; return it as a manifest line."""
     numbers = facts[:_ACTIVE_NUMBERS] if isinstance(facts, list) else []
     texts = facts[_ACTIVE_NUMBERS:] if numbers else []
     if (

@@ -30,7 +30,7 @@ _WARN_EVERY_S: Final = 86_400.0
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A connection, and the facts that it was accepted on."""
+    """A connection, and what decides whether it may continue."""
 
     sock: "weakref.ref[socket.socket]"
     name: str
@@ -88,10 +88,10 @@ class CertificateWatch:
         trust: Trust,
         change: Callable[[], str],
     ) -> None:
-        """End this connection as soon as it may not continue.
+        """Check a connection from now on, and end it as soon as it may not continue.
 
-        The first check verifies the certificate again, because the files may have changed since the
-        handshake, which used the authorities known when it began.
+        The first check verifies the certificate again, because the handshake used the authorities
+        known when it began, and the files may have changed since.
 
         Args:
             sock: the connection, or a second descriptor of it; only a weak reference is kept.
@@ -108,7 +108,7 @@ class CertificateWatch:
             self._watched.append(watched)
 
     def remind(self, subject: str, warning: Callable[[], str]) -> None:
-        """Log the result of a bound method, if not "", at most once a day for each subject."""
+        """Call a bound method regularly; log its result, if not "", once a day for each subject."""
         with self._lock:
             self._reminders.append((subject, weakref.WeakMethod(warning)))
 
@@ -122,9 +122,9 @@ class CertificateWatch:
             self._pause(PERIOD_S)
 
     def stamps(self, paths: tuple[str, ...]) -> tuple[FileStamp, ...]:
-        """Return the files' stamps as of this check; for the watching thread.
+        """Return the stamps that files had at the current check; for the watching thread.
 
-        A hundred streams share the same files, so a check costs one `stat` call for each of them.
+        A check makes only one `stat` call for each file, though a hundred streams may share it.
         """
         if (found := self._stamps.get(paths)) is None:
             found = self._stamps[paths] = tuple(map(file_stamp, paths))

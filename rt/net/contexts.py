@@ -33,7 +33,7 @@ class TrustingContext(ssl.SSLContext):
     owner: "weakref.ref[Contexts] | None" = None
 
     def change(self) -> str:
-        """Return why a connection has to be redialled; "" if it does not."""
+        """Return why a connection with this context has to be redialled; "" if it does not."""
         owner = self.owner() if self.owner is not None else None
         is_outdated = owner is not None and owner.has_replaced(self)
         return "our own certificate files have changed" if is_outdated else ""
@@ -74,22 +74,22 @@ def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
 
     If `contexts` name a stream, the context offers the question about that stream, and also the
     question without a stream. A node that does not serve the stream selects the latter. Do not send
-    it the question then: it might answer for another stream; see `rt.net.question`.
+    that node the question: it might answer for another stream; see `rt.net.question`.
     """
     named = [f"{question}/{contexts.stream}"] if contexts.stream else []
     return offering(contexts.current(), *named, question)
 
 
 class Contexts:
-    """A context that is reloaded when its files change, so that renewal needs no restart.
+    """Provides a TLS context, made again when its files change: so renewal needs no restart.
 
     If the files cannot be loaded, for example because a key was replaced a moment before its
     certificate, the last good context stays in use and `problem` says what is wrong.
 
     Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `has_replaced`
-    compares them without it, and may harmlessly see older ones. `successions` is set before the
-    first connection. `problem` and `_certificate`, the
-    certificate last read with its file's stamp, are replaced as a whole.
+    compares both without the lock, and may harmlessly see older values. `successions` is set before
+    the first connection. `problem` and `_certificate`, the certificate last read with its file's
+    stamp, are replaced as a whole.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Contexts:
 
         Args:
             files: our certificate files.
-            make: makes a context from their paths.
+            make: makes a context from the paths of `files`.
             stream: the stream that questions are about (`asking`); "" for a node's only one.
             watch: logs the result of `warning` daily, and checks the files for all connections.
         """
@@ -135,12 +135,15 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether another context has replaced `context`; checked once for all connections."""
+        """Whether another context has replaced `context`, because the files have changed.
+
+        The files are looked at once for all connections that a check of `CertificateWatch` covers.
+        """
         is_same = self._context is context and self._stamps == self._watch.stamps(self._paths)
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, when `make` returns another one; errors as for `__init__`."""
+        """Make the context again, once `make` returns another; errors as for `__init__`."""
         with self._lock:
             self._context = self._made()
 
@@ -152,7 +155,7 @@ class Contexts:
         return problem or self._renewal_warning()
 
     def _renewal_warning(self) -> str:
-        """Return as `renewal_warning` does, but read the certificate only after it has changed.
+        """Return what `renewal_warning` returns; read the certificate only if it has changed.
 
         This is called several times a second.
         """
@@ -211,9 +214,9 @@ def _check_files(files: CertificateFiles) -> None:
 
 
 def demand_private(key: str) -> None:
-    """Raise `Misuse` if anyone but its owner may use or replace a private key file.
+    """Raise `Misuse` if a private key file is open to everyone, or its group may write it.
 
-    Its group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    The group may read the file: orchestrators hand secrets to unprivileged programs that way.
     """
     mode = os.stat(key).st_mode
     if mode & 0o007:

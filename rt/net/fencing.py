@@ -16,12 +16,12 @@ _WAITING: Final = (*PASSING, "not-leader", "stopping")  # codes of refusals that
 
 
 class Fencing:
-    """Fencing: asks the nodes of a cluster until a majority has agreed that its log has ended.
+    """Fencing: has a majority of a cluster's nodes agree that the cluster's log has ended.
 
     Attributes:
         answer: the answer of the node that has sealed the cluster; empty until then.
-        failure: why the cluster is not sealed yet, or that it was sealed already.
-        is_sealed: whether it was sealed already.
+        failure: why the last attempt failed.
+        is_sealed: whether the last attempt failed because the cluster was sealed before.
     """
 
     def __init__(

@@ -31,10 +31,10 @@ LOOK_S: Final = 15.0
 class KnownNodes:
     """KnownNodes: follows the members of a cluster, and remembers them across restarts.
 
-    The leader is asked for the decided members. Its list is used if it shares an address with those
-    in use or configured. Otherwise the configured addresses stay, because nodes that a client
-    reaches through a gateway know each other by other addresses. If the configured list changes, it
-    replaces what was learned.
+    The leader is asked for the decided members. The leader's list is used if it shares an address
+    with those in use or configured. Otherwise the configured addresses stay, because nodes that a
+    client reaches through a gateway know each other by other addresses. If the configured list
+    changes, the new list replaces what was learned.
 
     The leader's answer alone adds addresses but removes none: a pusher counts the nodes that it
     ships to, and one faulty node could leave the pusher with that node only (SECURITY, *A malicious
@@ -75,7 +75,7 @@ class KnownNodes:
         return None if self.successions is None else self.successions.after(log)
 
     def look(self) -> None:
-        """Also use the addresses of sites named in statements received since."""
+        """Also use the sites that are named in statements received since the last call."""
         with self._lock:
             self.addresses = self._used()
 
@@ -96,8 +96,8 @@ class KnownNodes:
 
         Args:
             contexts: the certificate and the stream; the question has a connection of its own.
-            roles: the roles that may be asked. Mirrors, the only addresses that some clients have,
-                refuse.
+            roles: the roles that may be asked. Some clients have only mirrors' addresses; mirrors
+                refuse the question.
 
         Raises:
             OSError, RtError: no node has answered, or none leads.
@@ -113,7 +113,7 @@ class KnownNodes:
         return self._is_news(nodes) and self.adopt(nodes, self._voices(own, nodes))
 
     def adopt(self, nodes: Sequence[Address], voices: Mapping[Address, str] | None = None) -> bool:
-        """Use the addresses of the members that vote; return whether those in use have changed.
+        """Use the addresses of the members that vote; return whether `addresses` has changed.
 
         Args:
             nodes: the addresses, as a leader named them.
@@ -164,7 +164,11 @@ class KnownNodes:
         return tuple(dict.fromkeys(every))[:_NODES_MAX]
 
     def _read(self) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
-        """Return the addresses in the file, if the configured nodes are the same as then."""
+        """Return the confirmed and the unconfirmed addresses in the file.
+
+        Return the configured addresses if the file cannot be used, or was written for other
+        configured ones.
+        """
         unknown = self._configured, ()
         try:
             known = json.loads(read_small(self._path, _BYTES_MAX)) if self._path else {}

@@ -5,16 +5,19 @@ from collections.abc import Callable
 
 
 class PeriodicThread:
-    """Calls a function, and again after the seconds that it returned, until it is stopped.
+    """Calls a function repeatedly, each time after the seconds that it returned, until stopped.
 
-    For work that waits for peers or disks where there is no event loop.
+    It is used for work that waits for peers or disks where there is no event loop.
 
     Threads: any may call `wake`, the owner `start` and `stop`. `is_stopping` is set once, before
         the event `_woken`; any may read it.
     """
 
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
-        """Prepare; nothing is called before `start`. `turn` returns None to rest until `wake`."""
+        """Prepare; nothing is called before `start`.
+
+        `turn` returns the seconds until it is called again, or None to rest until `wake`.
+        """
         self.is_stopping = False
         self._turn = turn
         self._woken = threading.Event()
@@ -22,7 +25,7 @@ class PeriodicThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, after_s: float = 0.0) -> None:
-        """Start the thread; the first call comes after so many seconds."""
+        """Start the thread; the first call comes after `after_s` seconds."""
         self._first_s = after_s
         self._thread.start()
 
@@ -31,7 +34,7 @@ class PeriodicThread:
         self._woken.set()
 
     def stop(self, wait_s: float | None = None) -> None:
-        """Call the function no more; wait this long for a call under way. Idempotent."""
+        """Call the function no more; wait at most `wait_s` for a call under way. Idempotent."""
         self.is_stopping = True
         self._woken.set()
         if self._thread.is_alive():

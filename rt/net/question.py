@@ -31,9 +31,9 @@ def connect_about(
 ) -> ssl.SSLSocket:
     """Dial a node for a question about the stream that the contexts name.
 
-    A node that does not serve the stream is not sent the question: one of an earlier version would
-    answer for the stream that it does serve. If its status shows that this is the stream asked
-    about, the question is sent on a connection that names no stream.
+    A node that serves another stream must not get the question, since a node of an earlier version
+    would answer for its own stream. If the status of such a node shows that its stream is the right
+    one, the returned connection names no stream.
 
     Args:
         address: host and port.
@@ -70,7 +70,7 @@ def connect_about(
 
 
 def _policy(sock: ssl.SSLSocket, stream: str) -> Fields | None:
-    """Return the answer to a question that may be about another stream; None if none came."""
+    """Ask for the policy, which any node may answer about any stream; None without an answer."""
     end_s = time.monotonic() + _REFUSAL_S
     # a query that any version answers without changing anything
     request = {"do": "policy", "stream": stream}
@@ -89,9 +89,9 @@ def _answer(sock: ssl.SSLSocket, end_s: float) -> Fields | None:
 
 
 def _refusal(answer: Fields | None, address: Address, stream: str) -> Refused | PeerError | None:
-    """Return why a node does not serve a stream: its own sentence, if it runs this version.
+    """Return the error that says why a node does not serve a stream; None if it serves it.
 
-    None if it serves the stream, and runs an earlier version, whose connections name no stream.
+    `answer` is the node's refusal or, from an earlier version, its status; None if none came.
     """
     where = address_text(address)
     if not answer:  # it is stopping, or its version answers no such question

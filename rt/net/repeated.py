@@ -1,6 +1,6 @@
-"""RepeatedLines: logs the first line of each kind at once, and counts the rest once a minute.
+"""RepeatedLines: logs the first line of each kind, and once a minute how many followed.
 
-Without it, a flood of connections would become a flood of log lines, which would fill the disk and
+Otherwise a flood of connections would become a flood of log lines, which would fill the disk and
 bury the one line that matters.
 """
 
@@ -18,7 +18,7 @@ _OTHER: Final = "other"  # the kind that further kinds are counted under
 
 @dataclass(slots=True)
 class _Window:
-    """The lines of one kind since `began_s`: which was logged, and how many were counted."""
+    """The lines of one kind counted since `began_s`, instead of logged: number and last line."""
 
     level: int
     began_s: float
@@ -27,11 +27,11 @@ class _Window:
 
 
 class RepeatedLines:
-    """Logs the first line of each kind, then only counts.
+    """Logs the first line of each kind, and once a minute how many followed, with the last one.
 
-    Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; the
-    latter is also read without it. Lines are logged while it is held, so that a count never
-    precedes the line it refers to.
+    Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; the latter is
+    also read without it. Lines are logged while the lock is held, so that a count never precedes
+    the line it refers to.
     """
 
     def __init__(

@@ -74,9 +74,9 @@ class RefusedByPeer(Refused):
     """The other side refuses our certificate.
 
     Attributes:
-        words: its reason.
-        peer: its identity by its certificate, which our authority signed; None if the certificate
-            states no identity, or if the peer dialled us.
+        words: the other side's reason.
+        peer: the other side's identity by its certificate, which our authority signed; None if the
+            certificate states no identity, or if the peer dialled us.
     """
 
     def __init__(self, words: str, peer: PeerIdentity | None = None, where: str = "") -> None:

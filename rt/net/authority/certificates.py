@@ -85,7 +85,7 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
 
     Args:
         directory: Created with mode 0700 if missing.
-        force: Replace an existing authority; everything it issued becomes worthless.
+        force: Replace an existing authority; the certificates that it issued become worthless.
 
     Raises:
         Misuse: There is an authority and `force` is not set, or others may write to the directory.
@@ -109,8 +109,8 @@ def copy_authority(source: str, directory: str) -> CertificateFiles:
     """Copy an existing authority, so that one authority certifies several clusters.
 
     Args:
-        source: directory of its `ca.pem` and `ca.key`.
-        directory: receives both and a `grants.toml`; created with mode 0700 if missing.
+        source: the directory of the authority's `ca.pem` and `ca.key`.
+        directory: receives copies of both, and a `grants.toml`; created with mode 0700 if missing.
 
     Raises:
         Misuse: the source is not an authority, has expired, or its key is accessible to others; or
@@ -150,20 +150,22 @@ def issue(
 ) -> CertificateFiles:
     """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
 
-    Grants of a publisher or subscriber are added to `grants.toml` there, unless it has an entry.
+    A publisher's or subscriber's grants are added to `grants.toml` in the same directory, unless
+    that file has an entry for the name.
 
     Args:
         directory: Where `init_authority` created the authority.
         name: The peer's name.
         role: The peer's role, which determines the extended key usage.
         sessions: Globs of sessions that a publisher may push. If none are given and the file has no
-            entry yet, its own name.
+            entry yet, the publisher's own name.
         streams: Globs of streams that a subscriber or mirror may pull. If none are given and the
             file has no entry yet, `*`, because an authority serves one cluster.
         leases: Whether a subscriber may hold leases.
         hosts: DNS names and addresses of a node or mirror; this machine's loopback if none.
-        days: Days until it expires, 1 to 90.
-        force: Replace the files of the same name; `renew` does so and keeps what they grant.
+        days: Days until the certificate expires, 1 to 90.
+        force: Replace existing files of this name; `renew` replaces them, too, and keeps role,
+            hosts and clusters.
         clusters: Ids of the clusters that a node may join; others refuse it. If None, the one that
             `remember_cluster` has recorded here, if any.
 
@@ -416,7 +418,7 @@ def load_authority(directory: str) -> tuple[x509.Certificate, ec.EllipticCurvePr
     """Return an authority's certificate and key.
 
     Raises:
-        Misuse: there is none, the two do not belong together, or others may read the key.
+        Misuse: there is no authority, the two do not belong together, or others may read the key.
     """
     files = certificate_files(directory, AUTHORITY)
     if not os.path.exists(files.ca):
@@ -475,7 +477,11 @@ def _write_pair(
 
 
 def _finish_pair(files: CertificateFiles) -> None:
-    """Put a key beside its certificate whose writer was killed; remove it if it has none."""
+    """Complete the writing of a key and its certificate that was interrupted, or undo it.
+
+    If the certificate was written, the draft of its key is put in place; otherwise the draft is
+    removed.
+    """
     draft = files.key + _DRAFT
     if not os.path.exists(draft):
         return

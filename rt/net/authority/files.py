@@ -35,8 +35,9 @@ def read_file(path: str, bytes_max: int) -> bytes:
 def write_file(path: str, content: bytes, *, force: bool, heir: str = "") -> None:
     """Create or replace a whole file; a reader sees the old or the new one, never a part.
 
-    The new file keeps the group, and its permission to read, of the file that it replaces: `path`,
-    or `heir` if the caller will rename the new file to that.
+    With `force`, an existing file is replaced, and the new file keeps the old one's group and that
+    group's permission to read; otherwise an existing file is a `Misuse`. `heir` is the file to take
+    the group from if the caller will rename `path` to it.
     """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)

@@ -41,7 +41,8 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
 
     Args:
         directory: the directory of the authority; the file is copied to the nodes like `ca.pem`.
-        holder: the holder and the requested grants; its role's default if it has none.
+        holder: the holder with the requested grants; without any, the default of its role is
+            granted.
 
     Returns:
         Whether an entry was added; nodes and operators need none.
@@ -70,14 +71,14 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
 
 
 def has_entry(directory: str, holder: PeerIdentity) -> bool:
-    """Whether the file has an entry for a holder; errors as for `read_grants`."""
+    """Whether a directory's grants file has an entry for a holder; errors as for `read_grants`."""
     return (holder.role, holder.name) in read_grants(os.path.join(directory, GRANTS_NAME))
 
 
 def adopt(directory: str) -> list[str]:
-    """Copy the grants listed in a directory's certificates to the file; return their holders.
+    """Add the grants listed in old certificates to the grants file; return their holders.
 
-    For certificates issued before there was such a file. Existing entries are left alone.
+    Certificates issued before there was a grants file list grants. Existing entries are left alone.
 
     Raises:
         Misuse: the file cannot be read.
@@ -105,7 +106,7 @@ def _listed(path: str) -> PeerIdentity | None:
 
 
 def entry_text(role: CertificateRole, name: str, grant: Grant) -> str:
-    """Return an entry as text for the file, after an empty line."""
+    """Return an entry of a grants file as text, which begins with an empty line."""
     lines = ["", f'[{role}."{name}"]' if "." in name else f"[{role}.{name}]"]
     for key, globs in (("sessions", grant.sessions), ("streams", grant.streams)):
         if globs:
@@ -123,7 +124,7 @@ def _default(holder: PeerIdentity) -> Grant:
 
 
 def _text(path: str) -> str:
-    """Return the file's text, or the explanatory header if there is no file."""
+    """Return the text of a grants file, or the explanatory header if there is no file."""
     try:
         text = read_file(path, _GRANTS_BYTES_MAX).decode()
     except FileNotFoundError:

@@ -139,10 +139,10 @@ def read_grants(path: str) -> GrantTable:
 
 
 class Grants:
-    """The grants in one directory, reread when the file changes.
+    """The grants in one file, which is reread when it changes.
 
     If the file is damaged or disappears, the last good one stays in force and the problem is
-    reported: a mistake must not cut every client off. If it is missing at startup, nothing is
+    reported: a mistake must not cut every client off. If the file is missing at startup, nothing is
     granted.
 
     Threads: any thread may call any method. `_lock` guards `_stamp`, `_looked_s`, and reading the
@@ -159,7 +159,10 @@ class Grants:
         self._table = read_grants(path)
 
     def is_as_before(self, holder: PeerIdentity) -> bool:
-        """Whether a holder's grants are still those that `granted` returned; at most 0.1 s old."""
+        """Whether `holder`, which `granted` returned, still has the same grants in the file.
+
+        The file is looked at again only if the last look was more than 0.1 s ago.
+        """
         if time.monotonic() - self._looked_s > _LOOK_S:
             self.refresh()
         grant = self._grant(holder)  # called for each connection, so the holder is not copied
@@ -168,7 +171,7 @@ class Grants:
         )  # fmt: skip
 
     def granted(self, holder: PeerIdentity) -> PeerIdentity:
-        """Return a holder with its current grants from the file, not its certificate's."""
+        """Return `holder` with the grants that the file has for it now."""
         self.refresh()
         grant = self._grant(holder)
         return replace(holder, sessions=grant.sessions, streams=grant.streams, leases=grant.leases)

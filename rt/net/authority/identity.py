@@ -68,7 +68,7 @@ PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.MIRROR)
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """One peer: name and role from its certificate, the rest from `rt.net.authority.grants`.
+    """One peer, as its certificate and the grants file describe it.
 
     Attributes:
         name: The peer's name.
@@ -108,13 +108,13 @@ class PeerIdentity:
         return f"{self.role} {self.name}"
 
     def may_push(self, session: str) -> bool:
-        """Whether the peer may write this session: a node any, a publisher as granted."""
+        """Whether the peer may write a session: nodes may write any, publishers those granted."""
         return self.is_node or (
             self.role is CertificateRole.PUBLISHER and _any_matches(self.sessions, session)
         )
 
     def may_push_to(self, stream: str, *, is_own: bool) -> bool:
-        """Whether the peer may push to this stream: a node to any, a publisher as granted.
+        """Whether the peer may push to a stream: nodes may push to any, publishers as granted.
 
         Args:
             stream: name of the stream.
@@ -124,7 +124,7 @@ class PeerIdentity:
         return self.is_node or _any_matches(self.streams, stream) or (is_own and not self.streams)
 
     def may_pull(self, stream: str) -> bool:
-        """Whether the peer may read this stream: a node any, others as granted."""
+        """Whether the peer may read a stream: nodes may read any, others those granted."""
         return self.is_node or (self.role in PULLING and _any_matches(self.streams, stream))
 
     def may_look(self, stream: str) -> bool:
@@ -145,7 +145,11 @@ class NodeObjection(Protocol):
     """Decides whether a node's certificate is refused; see `rt.node.host.door.NodeDoor`."""
 
     def __call__(self, peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:
-        """Return why the peer is refused; "" if it is admitted."""
+        """Return why the peer is refused; "" if it is admitted.
+
+        `greets` says that the peer wants to speak the protocol between nodes, `is_live` that it is
+        connected already.
+        """
 
 
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
@@ -220,12 +224,13 @@ def objection_to_life(certificate: x509.Certificate) -> str:
 def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     """Return the identity in a certificate whose signature and dates were already verified.
 
-    Checks what the TLS library does not: it accepts a certificate without extended key usage, one
-    valid for ten years, and any certificate of the authority for any purpose.
+    The TLS library accepts a certificate without extended key usage, one valid for ten years, and
+    any certificate of the authority for any purpose; this refuses them.
 
     Args:
         der: The certificate, DER encoded.
-        usage: The extended key usage it must state: server or client authentication.
+        usage: The extended key usage that the certificate must state: server or client
+            authentication.
 
     Raises:
         Refused: The certificate does not state what it must; the message says what is missing.

@@ -49,7 +49,7 @@ class IssuedCertificate:
 
 
 def record_issued(directory: str, certificate: IssuedCertificate) -> None:
-    """Append to the record and sync it, before the certificate itself is written."""
+    """Append a certificate to the record and sync it; call this before writing the certificate."""
     path = os.path.join(directory, ISSUED_NAME)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with alone(directory), os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0) as file:

@@ -33,7 +33,7 @@ def renew(
         name: The peer's name.
         days: Days until the new certificate expires; as many as the old one had if None.
         clusters: Ids of the clusters that a node may join. If none are given, those of the old
-            certificate; if that names none, as for `issue`.
+            certificate; if that certificate names none, as for `issue`.
 
     Raises:
         Misuse: There is no certificate of this name, it was revoked, or another authority

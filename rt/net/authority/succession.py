@@ -40,8 +40,8 @@ class Succession:
         number: the number of the first message after the cut.
         digest: the running digest at the cut, 32 hexadecimal digits.
         moved_to: the addresses of the cluster that continues the log.
-        by: who decided it.
-        at_ns: when it was decided, ns since the epoch.
+        by: who decided that the new log continues the old one.
+        at_ns: when that was decided, ns since the epoch.
     """
 
     stream: str
@@ -71,7 +71,7 @@ class Succession:
         """Return the statement as JSON, signed by an authority.
 
         Args:
-            authority: the directory of its `ca.pem` and `ca.key`.
+            authority: the directory of the authority's `ca.pem` and `ca.key`.
 
         Raises:
             Misuse: there is no authority, or its key cannot be used.
@@ -105,12 +105,12 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
 
 
 def one_line(text: str | bytes) -> bytes:
-    """Return the text of a succession as one line, for a file of several; the text is valid."""
+    """Return the valid text of a succession as one line, for a file with one in each line."""
     return json.dumps(json.loads(text), separators=(",", ":")).encode() + b"\n"
 
 
 def said_in(text: str | bytes) -> Succession:
-    """Parse a succession without checking its signature, as for a file of the local operator.
+    """Parse a succession without checking its signature; only for files of this machine.
 
     Raises:
         Misuse: it is malformed.

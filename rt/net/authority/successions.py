@@ -1,4 +1,4 @@
-"""Successions: signed statements of which log continues another, as received by a process."""
+"""Successions: the signed statements a process has received that one log continues another."""
 
 import logging
 import os
@@ -32,12 +32,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Successions:
-    """Successions: the statements that each connection of a process sends, and is checked against.
+    """Successions: keeps the statements of which log continues another, and receives new ones.
 
     A statement ("a word" in the code) says that a log has ended and which log continues it. Only
-    statements signed by an authority are accepted, so any peer may deliver them. A connection that
-    began before the latest statement is closed and dialled again, so that a node of an ended log
-    receives the statement before it confirms anything more.
+    statements signed by an authority are accepted, so any peer may deliver them. A connection sends
+    all statements when it begins. One that began before the latest statement was received is closed
+    and dialled again, so that a node of an ended log receives the statement before it confirms
+    anything more.
 
     Threads: any thread may call any method. `_lock` is held while `_known` is replaced as a whole;
         `serial` grows after that, and any thread may read both.
@@ -103,12 +104,12 @@ class Successions:
         return {FIELD: self.texts[-1], **message} if self.texts else message
 
     def hear_in(self, message: dict[str, Any]) -> None:
-        """Accept the statement in a request, an answer or a refusal, if there is one."""
+        """Accept the statement that a request, an answer or a refusal has as a field, if any."""
         if isinstance(text := message.get(FIELD), str):
             self.hear(text)
 
     def ended_by(self, text: str) -> Succession | None:
-        """At a node, accept a peer's statement; return the one that ends its own log, if any.
+        """At a node, accept a peer's statement; return the one that ends the node's log, or None.
 
         The returned statement is durable, unless the disk fails, which is logged.
         """
@@ -127,7 +128,7 @@ class Successions:
             raise ended(word)
 
     def keep(self) -> bool:
-        """Make the statement durable that ended a node's own log; return whether it is."""
+        """Make the statement that ended a node's own log durable; return whether it is durable."""
         with self._lock:
             text = next((text for word, text in self._known if word.old == self._log_id), "")
             if not text or self._kept is None or self._is_kept:
@@ -215,7 +216,7 @@ class Successions:
         return True
 
     def _write(self) -> None:
-        """Write all statements to the file; without one, peers send them again after a restart."""
+        """Write all statements to the file; if that fails, peers send them after a restart."""
         if not self._path or self._log_id:
             return
         try:
@@ -228,7 +229,7 @@ class Successions:
 
 
 class Greeting:
-    """Greeting: the statements that a connection sends first; outdated once there is a new one."""
+    """Greeting: the statements a connection sends first; outdated once a newer one is received."""
 
     def __init__(self, known: Successions | None) -> None:
         """Send the statements in `known`; None sends nothing."""
@@ -250,12 +251,12 @@ class Greeting:
 
 
 def own_path(ca_path: str, stream: str) -> str:
-    """Return the path, beside `ca.pem`, of the statement by which a node's own log began."""
+    """Return the path beside `ca.pem` of the statement that a node's own log continues another."""
     return os.path.join(os.path.dirname(ca_path), f"{stream}{SUFFIX}")
 
 
 def ended(word: Succession) -> Refused:
-    """Return the refusal with which a node whose log has ended answers its peers."""
+    """Return the refusal that a node sends its peers once its log has ended."""
     return Refused(
         SEALED, f"the log {word.old} has ended at {word.cut}; it continues at {word.moved_to}"
     )

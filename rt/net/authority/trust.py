@@ -33,7 +33,7 @@ Revoked = tuple[bytes, int]  # issuer's name, serial number
 
 @dataclass(frozen=True, slots=True)
 class TrustFacts:
-    """What the files said when they were last read.
+    """What `ca.pem` and `crl.pem` said when they were last read.
 
     Attributes:
         authorities: the certificates in `ca.pem`.
@@ -79,8 +79,8 @@ class Trust:
     def _read_authorities(self) -> str:
         """Read `ca.pem` again; return why it could not be read, or "".
 
-        Each file is handled separately: an authority that was removed is no longer trusted even if
-        the other file still has its list, and vice versa.
+        `ca.pem` and `crl.pem` are read separately: if one cannot be used, changes of the other take
+        effect all the same.
         """
         try:
             authorities = _authorities(self._paths[0])
@@ -91,7 +91,11 @@ class Trust:
         return ""
 
     def _read_revoked(self, stamp: FileStamp) -> str:
-        """Read `crl.pem` again, signed by an authority trusted now; return why it failed, or ""."""
+        """Read `crl.pem` again; return why it could not be used, or "".
+
+        It cannot if an authority trusted now has not signed it, or if it is missing (`stamp` is
+        None) although it listed revocations before. What was known then stays in force.
+        """
         facts, path = self.facts, self._paths[1]
         if facts.revoked and stamp is None:
             return f"{path} has disappeared; its revocations stay in force"
@@ -102,14 +106,14 @@ class Trust:
         return ""
 
     def objection(self, certificate: x509.Certificate) -> str:
-        """Return why a verified certificate is no longer accepted; "" if it is."""
+        """Return why a verified certificate is no longer accepted; "" if it is accepted."""
         facts = self.facts
         if not any(_is_issued_by(certificate, each) for each in facts.authorities):
             return "its authority is no longer trusted"
         return self.revocation(certificate)
 
     def revocation(self, certificate: x509.Certificate) -> str:
-        """Return, as an objection, when a certificate was revoked; "" if it was not."""
+        """Return a phrase that says when a certificate was revoked; "" if it was not."""
         key = certificate.issuer.public_bytes(), certificate.serial_number
         at = self.facts.revoked.get(key)
         return "" if at is None else f"it was revoked on {at:%Y-%m-%d %H:%M} UTC"
@@ -138,7 +142,7 @@ def crl_path(ca_path: str) -> str:
 
 
 def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[Revoked, datetime]:
-    """Return the certificates that the lists in a file revoke; none if there is no file.
+    """Return the certificates that the lists in a file revoke, and when; none without a file.
 
     Raises:
         Misuse: a list cannot be read, or none of these authorities signed it.
@@ -193,7 +197,8 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 def file_stamp(path: str) -> FileStamp:
     """Return a value that changes when the file is written or replaced; None if `stat` fails.
 
-    Reading the file then reports why; here an error must not end the watching thread.
+    An error is not raised here, where it would end the watching thread; reading the file reports
+    it.
     """
     try:
         status = os.stat(path)

@@ -29,7 +29,7 @@ class Chore:
 
     Threads: any thread may call `ask`; a thread other than the loop's calls `stop`. `_is_asked`
         spares the loop all but the first of many calls, and is cleared before the work begins, so
-        none is lost. `_is_over` is set once. `_turn` belongs to the loop, and to `stop` once the
+        no call is lost. `_is_over` is set once. `_turn` belongs to the loop, and to `stop` once the
         loop has forgotten the chore.
     """
 
@@ -59,7 +59,7 @@ class Chore:
         self._number = 0  # its number
 
     def begin(self, within_s: float) -> None:
-        """Do the work for the first time in so many seconds. Any thread may call this."""
+        """Do the work for the first time in `within_s` seconds. Any thread may call this."""
         self._loop.post(lambda: self._plan(within_s))
 
     def ask(self) -> None:

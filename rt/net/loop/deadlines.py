@@ -13,8 +13,9 @@ class Deadlines(Generic[Name]):
     """A deadline for each name, which may be moved at any time.
 
     A deadline is most often moved further away before it is reached, once for each message. So the
-    heap keeps its old entry, and when that comes up, the current deadline is looked up. A deadline
-    that is moved nearer gets another entry; when most entries are outdated, the heap is rebuilt.
+    heap keeps the old entry, and the current deadline is looked up when the entry is reached. A
+    deadline that is moved nearer gets another entry; when most entries are outdated, the heap is
+    rebuilt.
 
     Example:
         >>> deadlines = Deadlines[str]()
@@ -36,7 +37,7 @@ class Deadlines(Generic[Name]):
 
     @property
     def entries(self) -> int:
-        """The number of heap entries: about two for each name at most, counted at the peak."""
+        """The number of heap entries; at most about twice the most names set at once."""
         return len(self._heap)
 
     def set(self, name: Name, at_s: float) -> None:

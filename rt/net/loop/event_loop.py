@@ -107,7 +107,8 @@ class EventLoop(LoopTurns):
         Args:
             work: called by a thread of the pool.
             back: called by the loop with the error of `work`, or None.
-            pool: another pool to use: work that other tasks wait for must not queue after them.
+            pool: the pool to use instead of the loop's own, for work that must not queue after
+                other work of the loop.
 
         Returns:
             A future that is done once `work` has ended; for another thread to wait for.
@@ -131,9 +132,10 @@ class EventLoop(LoopTurns):
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
     ) -> None:
-        """Run work that may wait for a peer on a daemon thread of its own; otherwise as `away`.
+        """Run work that may wait for a peer on a new daemon thread; then the loop calls `back`.
 
-        It may take ten seconds, and must neither fill the pool nor keep the process from ending.
+        Such work may take ten seconds, and must neither fill the pool nor keep the process from
+        ending.
 
         Args:
             work: may raise `RtError` and `OSError`.
@@ -195,7 +197,7 @@ class EventLoop(LoopTurns):
                     failing(RuntimeError("the event loop of this process has ended"))
 
     def _note_longest(self) -> None:
-        """Log a long turn, and how much of that time the thread was waiting, not running."""
+        """Log the longest turn if it was long, and how much of that time the thread was running."""
         if self.longest_s > _LONG_TURN_S:
             words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)

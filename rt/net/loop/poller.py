@@ -12,38 +12,41 @@ WRITABLE: Final = select.EPOLLOUT
 
 
 class Poller(Protocol):
-    """Poller: epoll with a bell; level-triggered, and errors and hang-ups are always reported."""
+    """Poller: waits for events of descriptors and for a bell, for an event loop.
+
+    Events are level-triggered; errors and hang-ups are always reported.
+    """
 
     bell: int  # among the descriptors that `poll` returns
 
     @property
     def poll(self) -> Callable[[float], Sequence[tuple[int, int]]]:
-        """Wait for so many seconds at most; return descriptors with their events."""
+        """A function that waits at most the given seconds; it returns descriptors and events."""
 
     @property
     def register(self) -> Callable[[int, int], None]:
-        """Watch a descriptor that is not watched yet, for these events."""
+        """A function that begins to watch a descriptor for the given events."""
 
     @property
     def modify(self) -> Callable[[int, int], None]:
-        """Watch a descriptor that is watched already, for these events instead."""
+        """A function that replaces the events for which a descriptor is watched."""
 
     @property
     def unregister(self) -> Callable[[int], None]:
-        """Stop watching a descriptor, which must still be open."""
+        """A function that stops watching a descriptor, which must still be open."""
 
     def ring(self) -> None:
-        """End the wait of `poll`, or the next one. Any thread may call this at any time."""
+        """End the current wait of `poll`, or the next one. Any thread may call this at any time."""
 
     def hear(self) -> None:
-        """Acknowledge that the bell was rung; only a later ring ends a wait."""
+        """Reset the bell after it was rung, so that only a later ring ends a wait."""
 
     def close(self) -> None:
-        """Release the descriptors; the bell is silent from now on."""
+        """Release the descriptors; `ring` then does nothing."""
 
 
 class EpollPoller:
-    """EpollPoller: the poller of the operating system.
+    """EpollPoller: a poller that uses `epoll`, and an `eventfd` as its bell.
 
     Threads: any may call `ring`; the bell's descriptor is closed when the last call has ended, so
     that no call writes to another file that was given the same number.
@@ -61,13 +64,13 @@ class EpollPoller:
         self.register(self.bell, READABLE)
 
     def ring(self) -> None:
-        """End the wait of `poll`, or the next one."""
+        """End the current wait of `poll`, or the next one."""
         bell = self._bell
         if bell is not None:
             os.eventfd_write(bell.fd, 1)
 
     def hear(self) -> None:
-        """Acknowledge that the bell was rung."""
+        """Reset the bell after it was rung."""
         os.eventfd_read(self.bell)
 
     def close(self) -> None:

@@ -43,10 +43,10 @@ class Readiness(Generic[Name]):
         self._others.pop(name, None)
 
     def turn(self, last_s: float, clock: Callable[[], float]) -> Iterator[Name]:
-        """Yield the names that one turn serves; a name marked again meanwhile has to wait.
+        """Yield the names that one turn serves; names marked meanwhile wait, unless urgent.
 
         Args:
-            last_s: after this time no further name that is not urgent is served, except the first.
+            last_s: the time after which only urgent names are served; one other is always served.
             clock: returns the time; called before each name that is not urgent, except the first.
         """
         left = len(self._others)

@@ -29,12 +29,12 @@ class Aside(NamedTuple):
 
 
 class Timer(ContextParty):
-    """Calls a function soon after `set`, and again after the seconds that it returned.
+    """Calls a function soon after `set`, and again after the seconds that the function returned.
 
     Threads: any thread may call `set` and `stop`. `_is_set` saves the loop all but the first of
-    many calls of `set`; it is cleared before the function is called, so none is lost. `_resting` is
-    cleared by the loop, and set by the thread that has done the work put aside. `_is_over` is set
-    once; `_aside` and `_next` belong to the loop.
+    many calls of `set`; it is cleared before the function is called, so no call of `set` is lost.
+    `_resting` is cleared by the loop, and set by the thread that has done the work put aside.
+    `_is_over` is set once; `_aside` and `_next` belong to the loop.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Party(Protocol):
 
 
 class ContextParty(ABC):
-    """A party that runs in the context of its maker's thread, so that log lines name the stream.
+    """A party that runs in a `contextvars` context, its maker's, so that log lines name the stream.
 
     Subclasses define a turn, and what to do after an internal error.
     """
@@ -46,7 +46,7 @@ class ContextParty(ABC):
     is_urgent = False
 
     def __init__(self, about: Context | None = None) -> None:
-        """Run in `context`; by default in that of the calling thread."""
+        """Run in the context `about`; by default in that of the calling thread."""
         self._run = (about or copy_context()).run
 
     def ready(self) -> None:
@@ -59,7 +59,7 @@ class ContextParty(ABC):
         return True
 
     def acting(self, act: Callable[..., None], *arguments: object) -> Act:
-        """Return a call of `act` for `post`; an error in it ends this party, not the process."""
+        """Return a function for `post` that calls `act`; an error in it ends only this party."""
 
         def guarded() -> None:
             try:
@@ -83,16 +83,17 @@ class ContextParty(ABC):
 class LoopTurns(ABC):
     """Waits for sockets, deadlines and posted calls, and acts on all of them, one after the other.
 
-    A turn makes the posted calls, then serves urgent parties and then the others, each for
-    `SERVE_S`; the next turn goes on from there. After that, parties whose deadlines have passed are
-    served or marked for the next turn, and last come the duties of the streams that have news.
+    A turn makes the posted calls, then serves the parties that are ready, urgent ones first. After
+    `SERVE_S` it leaves the rest to the next turn, except urgent parties. Then the parties whose
+    deadlines have passed are marked: urgent ones for the end of this turn, others for the next. At
+    its end a turn serves the parties marked for it, such as the duties of streams that have news.
 
     Threads: `post`, `rouse` and `mark_last` may be called by any thread; all else, and all fields
         but these, belong to the one that runs the turns. clock: a function that any thread may
         call. _posted, _called: deques, to which any thread appends. _is_rung: set before the bell
         is rung, and cleared after the bell was heard and before the two deques are read, so a later
         addition rings again. _is_over, _takes_none: set once. Calls posted before `_takes_none` is
-        set are made; a thread that finds it set withdraws its call, unless that was made.
+        set are made; a thread that finds it set withdraws its call, unless the call was made.
     """
 
     def __init__(self, clock: Callable[[], float], poller: Poller) -> None:
@@ -148,7 +149,7 @@ class LoopTurns(ABC):
     def mark_last(self, party: Party) -> None:
         """Have the loop call a party at the end of this turn or the next.
 
-        A call from another thread is not queued after posted calls, of which there may be many.
+        Parties that other threads mark do not wait for posted calls, of which there may be many.
         """
         if self.is_own_thread:
             self._last[party] = None
