@@ -80,13 +80,13 @@ class Access:
         return holder.name
 
     def demand_site(self, request: Request) -> None:
-        """Refuse a request that a web page of another site makes a browser send.
+        """Refuse a request that a browser sends for a web page of another site.
 
-        If no identity is required, the request must also address this machine by a name of its own,
-        since another site's domain name may resolve to it.
+        If no identity is required, the request must also address this machine by a loopback name,
+        since another site's domain name may resolve to this machine.
 
         Raises:
-            Refused: the request comes from such a page.
+            Refused: the request comes from a page of another site, or addresses another name.
         """
         host = request.headers.get("host", "")
         origin = request.headers.get("origin", "")

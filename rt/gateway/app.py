@@ -354,7 +354,7 @@ class GatewayApp:
             stream = found
 
     async def _changed(self, name: str, stream: HttpStream, timeout_s: float) -> bool:
-        """Wait until a stream has changed; return False if it has not within this time."""
+        """Wait until a stream differs from `stream`; False if it does not within `timeout_s`."""
         with self._follower.waiting(name) as change:  # before the look: nothing comes in between
             if self._store.look(name) != stream or self._follower.failure:
                 return True

@@ -28,10 +28,10 @@ _T = TypeVar("_T")
 
 
 class StreamFollower:
-    """A thread that follows the merged log.
+    """Follows the merged log in a thread, and applies its messages to the streams.
 
-    Threads: that thread runs `_run` and what it calls; the owner calls `start` and `stop`; the
-        event loop calls everything else. Any thread may read `end` and `failure`; `stop` sets
+    Threads: the thread runs `_run` and what it calls; the owner calls `start` and `stop`; the event
+        loop calls everything else. Any thread may read `end` and `failure`; `stop` sets
         `_is_stopping`; `_lock` guards `_expected` and `_changed`; `_begun_ns` is set before the
         thread starts.
     """
@@ -106,7 +106,7 @@ class StreamFollower:
 
     @contextmanager
     def waiting(self, name: str) -> "Iterator[asyncio.Future[None]]":
-        """Provide a future that completes when a stream changes; any stream for `ANY_STREAM`."""
+        """Yield a future that completes when the stream `name` changes, or any for `ANY_STREAM`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].add(future)
         try:

@@ -35,7 +35,7 @@ class Wanted(NamedTuple):
 
 
 class LogPart(NamedTuple):
-    """The content of one answer: lines, where the next answer begins, and whether it is the end.
+    """The content of one answer: lines, where the next part begins, and whether the log ends there.
 
     `poisoned` counts the frames in this part that cannot be decoded.
     """

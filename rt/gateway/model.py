@@ -25,7 +25,7 @@ INTEGER_MAX: Final = 2**53 - 1  # what JavaScript can count
 
 
 class Producer(NamedTuple):
-    """The producer of an append and its number, by which a repeated append is recognized."""
+    """The producer of an append and the append's number, by which a repetition is recognized."""
 
     id: str
     epoch: int
@@ -49,7 +49,7 @@ class StreamChange:
         ttl: seconds without a request after which the stream expires; -1 for never.
         expires: when the stream expires, in RFC 3339; empty for never.
         maker: identifies the request of a `create` and of the appends that come with it; a repeated
-            request has the same.
+            request has the same maker.
         ended: for the `delete` of an expired stream, where that stream ended; otherwise -1.
     """
 
@@ -67,7 +67,7 @@ class StreamChange:
     ended: int = -1
 
     def encode(self) -> dict[str, bytes]:
-        """Return the headers of the message."""
+        """Return the change as headers of its message."""
         values = {name: getattr(self, name) for name in _FIELDS}
         left = {name: value for name, value in values.items() if value != _DEFAULTS.get(name)}
         return {HEADER: json.dumps(left, separators=(",", ":")).encode()}
@@ -80,7 +80,7 @@ _FIELDS: Final = tuple(StreamChange.__dataclass_fields__)
 
 
 def change_of(message: Message) -> StreamChange | None:
-    """Return the change that a message makes; None if its header is not one of a gateway's.
+    """Return the change that a message makes; None if its header is not a gateway's.
 
     A message without the header is an append by a program that does not use the gateway.
     """
@@ -203,7 +203,7 @@ class StreamAfter(NamedTuple):
 
 
 def apply(stream: HttpStream | None, change: StreamChange, at: Position) -> StreamAfter:
-    """Change a stream in place.
+    """Apply a change to a stream in place; return the stream after it, and the outcome.
 
     Args:
         stream: the stream before the change; None if it does not exist.
@@ -265,7 +265,7 @@ def _append(stream: HttpStream, change: StreamChange, at: Position) -> StreamVer
 
 
 def _is_in_sequence(stream: HttpStream, change: StreamChange) -> bool:
-    """Whether a message follows in the writer's own sequence; later parts follow the first."""
+    """Whether a message follows the writer's last one by `Stream-Seq`, and by part."""
     if not change.seq or (change.part and change.producer is not None):
         return True
     if change.part:
@@ -288,7 +288,7 @@ def _mismatch(stream: HttpStream, change: StreamChange) -> StreamVerdict | None:
 
 
 def _repeated(stream: HttpStream, change: StreamChange, sender: Producer) -> StreamVerdict | None:
-    """Return why a producer's append is not the expected one; None if it is the expected one."""
+    """Return the outcome if a producer's append is not the one expected next; None if it is."""
     known = stream.heard.get(sender.id)
     if known is not None and sender.epoch < known.epoch:
         words = f"producer {sender.id!r} is in epoch {known.epoch}; this is an older one"
@@ -351,5 +351,5 @@ def essence(kind: str) -> str:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a stream of this content type keeps the boundaries of its messages."""
+    """Whether a content type is JSON: its streams keep the boundaries of their messages."""
     return essence(kind) == JSON

@@ -27,7 +27,7 @@ _OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def is_closing(headers: Mapping[str, str]) -> bool:
-    """Whether a request closes its stream: the header is `true`; other values are ignored."""
+    """Whether a request closes its stream: whether the header `Stream-Closed` is `true`."""
     return headers.get("stream-closed", "").strip().lower() == "true"
 
 
@@ -40,7 +40,7 @@ def content_type(headers: Mapping[str, str]) -> str:
 
 
 def producer(headers: Mapping[str, str]) -> Producer | None:
-    """Return the producer of an append that may be repeated; `Misuse` if a header is missing."""
+    """Return the producer that headers name, or None; `Misuse` if they are incomplete or wrong."""
     names = ("producer-id", "producer-epoch", "producer-seq")
     given = [headers.get(name) for name in names]
     if given == [None, None, None]:
@@ -54,7 +54,7 @@ def producer(headers: Mapping[str, str]) -> Producer | None:
 
 
 def sequence(headers: Mapping[str, str]) -> str:
-    """Return the writer's own sequence number as text; "" if there is none."""
+    """Return the writer's own sequence number, `Stream-Seq`, as text; "" if there is none."""
     seq = headers.get("stream-seq", "")
     if len(seq) > TEXT_MAX:
         raise Misuse(f"Stream-Seq has at most {TEXT_MAX} characters")
@@ -86,7 +86,7 @@ def creation(headers: Mapping[str, str]) -> StreamChange:
 
 
 def stream_type(kind: str, stream: str) -> str:
-    """Return the content type of a body's messages; the stream's if the body packs several.
+    """Return the content type of the messages in a body: the stream's if it packs several.
 
     >>> stream_type("application/x-ndjson", "application/json")
     'application/json'

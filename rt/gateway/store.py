@@ -1,7 +1,7 @@
 """StreamStore: the state of all HTTP streams up to a position of the merged log, on disk.
 
-It is derived from the log, and rebuilt if it is deleted. So it is written about once a second, in
-one transaction with the position, and no message waits for that.
+The state is derived from the log, and rebuilt if the file is deleted. So it is written only about
+once a second, in one transaction with the position, and no message waits for that.
 """
 
 import json
@@ -49,7 +49,7 @@ class StreamStore:
             log_id: the id of the merged log; streams from another log are deleted.
 
         Raises:
-            Misuse: the file was not written by a gateway, or by a gateway of a newer version.
+            Misuse: the file was written by a newer gateway, or by another program.
         """
         self._lock = threading.Lock()
         self._path = path
@@ -85,7 +85,7 @@ class StreamStore:
             return None if found is None else found.copied()
 
     def look(self, name: str) -> HttpStream | None:
-        """Return a copy of a stream, None if it does not exist.
+        """Return a copy of a stream; None if the stream does not exist.
 
         The copy lacks the stream's producers, of which there may be a thousand.
         """

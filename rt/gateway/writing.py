@@ -41,10 +41,10 @@ class _Session:
 class StreamWriter:
     """Publishes changes, in one session for each identity; only the event loop uses it.
 
-    A change that is certain to be refused is not published: one that the merged stream refuses
-    while no other request to the stream is under way. Otherwise the log decides, because an answer
-    that rests on unmerged changes could be wrong, and a repeated append must not be answered before
-    the first.
+    A change is not published if the merged stream refuses it and no other request to the stream is
+    under way, so that the refusal is certain. Otherwise the log decides, because an answer based on
+    unmerged changes could be wrong, and a repeated append must not be answered before the first
+    one.
     """
 
     def __init__(

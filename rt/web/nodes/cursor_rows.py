@@ -27,7 +27,7 @@ class CursorRow:
         pin_bytes: how many unacknowledged bytes at most are kept from retention.
         lag_bytes: merged bytes that are not acknowledged; None if the log cannot be read.
         lag_messages: merged messages that are not acknowledged.
-        lag_s: time between the merging of the first and of the last of these messages.
+        lag_s: time between the merging of the first and of the last unacknowledged message.
     """
 
     cursor: str
@@ -42,7 +42,7 @@ class CursorRow:
 
 
 def cursor_rows(directory: str, view: NodeView) -> Sequence[CursorRow]:
-    """Return the cursors of a node's view by name; reads the merged log in `directory`."""
+    """Return a node's registered cursors by name, with their lags in the log in `directory`."""
     cursors = cursors_of_notes(view.notes)
     if not cursors:
         return ()

@@ -34,7 +34,7 @@ class MergedFiles:
         return self._cached.get(self._read)[1]
 
     def texts(self) -> tuple[int, list[str]]:
-        """Return when the files were read, and each row as JSON, as in `/log-history`."""
+        """Return when the files were read (ns), and the JSON of each file, as in `/log-history`."""
         text = HistoryText(self._directory, time.time_ns())
         looked_ns, rows = self._cached.get(self._read)
         return looked_ns, [text.json(row) for row in rows]

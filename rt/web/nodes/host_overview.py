@@ -28,7 +28,7 @@ def stream_row(sample: NodeSample, settings: NodeSettings) -> Fields:
 
 
 def host_overview(node: str, rows: Sequence[Fields], failures: Mapping[str, str]) -> Fields:
-    """Return the overview, with streams in trouble first.
+    """Return what the page of all streams shows, with streams in trouble first.
 
     Args:
         node: the node's name.
@@ -55,7 +55,7 @@ def _failed(name: str, why: str) -> Fields:
 
 
 def _verdict(rows: Sequence[Fields]) -> tuple[str, str]:
-    """Return the level and the sentence of the worst stream, which is named."""
+    """Return the level and a sentence about the first, worst stream, or that all are well."""
     troubled = [each for each in rows if each["level"] != OK]
     if not troubled:
         return OK, f"All {len(rows)} streams are well."

@@ -41,7 +41,7 @@ class HostSite(Site):
             site.stop()
 
     def part(self, stream: str) -> Site:
-        """Return the site of one stream; for "", the only one, or all of them together."""
+        """Return the site of one stream; for "", of the only stream, or of all streams together."""
         sites, failures = self._served(), self._host.failures
         if not stream:
             return next(iter(sites.values())) if len(sites) == 1 and not failures else self
@@ -109,7 +109,7 @@ class HostSite(Site):
         return {"total": sum(map(len, every.values())), "found": len(found), "rows": rows}
 
     def clients(self) -> Fields:
-        """Return pushing and pulling clients as `/rt-clients` does; each row has its stream."""
+        """Return pushing and pulling clients as `/rt-clients` does; each row names its stream."""
         result: Fields = {
             "node": self._host.settings.name, "publishers": {}, "subscribers": {}
         }  # fmt: skip
@@ -123,13 +123,13 @@ class HostSite(Site):
         return {"result": result}
 
     def history(self) -> tuple[int, list[str]]:
-        """Return the streams' histories, one log after another, with the oldest one's time."""
+        """Return when the first files were read (ns), and the histories of all streams' logs."""
         found = [site.history() for site in self._served().values()]
         at_ns = min((looked_ns for looked_ns, _ in found), default=time.time_ns())
         return at_ns, [each for _, rows in found for each in rows]
 
     def files(self) -> list[Fields]:
-        """Return the files of the merged logs, one log after another; each row has its stream."""
+        """Return the files of the merged logs, one log after another; each row names its stream."""
         return [
             {**each, "stream": name} for name, site in self._served().items()
             for each in site.files()

@@ -175,7 +175,7 @@ def _consensus(streams: Sequence[StreamView], node: str) -> Iterator[Metric]:
 
 
 def _latencies(streams: Sequence[StreamView]) -> Iterator[Metric]:
-    """Yield histograms over all streams together; one for each stream would be 18 series each."""
+    """Yield latency histograms over all streams together, since each histogram has 18 series."""
     counted: dict[str, LatencyCounts] = {}
     for each in streams:
         for kind, more in each.sample.latencies.items():

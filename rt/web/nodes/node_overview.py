@@ -27,7 +27,7 @@ _NUMBER_MAX: Final = 1 << 63
 def overview(
     sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any], warning: str
 ) -> Fields:
-    """Return the overview.
+    """Return what the page of a node shows of its cluster.
 
     Args:
         sample: the sample of this node.
@@ -61,7 +61,7 @@ def overview(
 
 
 def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
-    """Return the level and the sentence about a stream, from what this node itself knows."""
+    """Return a level and a sentence about how a stream works, from what this node knows."""
     return _verdict(sample, _nodes(sample, settings, {}, ""))
 
 
@@ -166,7 +166,10 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
 
 
 def _behind(answer: Mapping[str, Any], when: str) -> int:
-    """Return how many messages a node lagged this node in merging when it was asked."""
+    """Return how many of this node's merged messages another node lacked; 0 if unknown.
+
+    `when` names the field of the answer with this node's count: before or after it came.
+    """
     theirs = _number(answer, "messages")
     return 0 if theirs is None else (_number(answer, when) or 0) - theirs
 
@@ -183,7 +186,7 @@ def _disk_state(known: Mapping[str, Any]) -> str:
 
 
 def _trouble(known: Mapping[str, Any]) -> str:
-    """Return the first problem of a node, as causes come first; "" if the node has none."""
+    """Return the first problem of a node, which causes the others; "" if the node has none."""
     try:
         return next((each.said for each in problems_of(dict(known))), "")
     except (TypeError, ValueError) as error:
@@ -210,7 +213,7 @@ def _hop(hop: Hop) -> Fields:
 def _clients(
     sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any]
 ) -> list[Fields]:
-    """Return the clients that pull from this node or the others; nodes have rows of their own."""
+    """Return the clients, other than nodes, that pull from this node or from other nodes."""
     rows = [_client(each, settings.name, sample.view.end) for each in sample.here(PULLS)]
     for name, answer in answers.items():
         theirs = _list(answer, "clients") if isinstance(answer, dict) else []

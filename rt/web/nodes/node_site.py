@@ -55,7 +55,7 @@ class NodeSite(Site):
         self.is_draining = False
 
     def stop(self) -> None:
-        """Stop asking the other nodes, and report that this one is draining."""
+        """Stop asking the other nodes, and report that this node is draining."""
         self.is_draining = True
         self._others.stop()
 

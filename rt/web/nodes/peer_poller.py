@@ -60,7 +60,10 @@ class PeerPoller:
         return now_s - self._wanted_s <= _WANTED_S
 
     def _turn(self) -> float | None:
-        """Ask all nodes that owe no answer, if due; return the time of the next check."""
+        """Ask all nodes that owe no answer, if due; return the seconds until it is due again.
+
+        Return None, and forget the answers, once the page is no longer viewed.
+        """
         now_s = time.monotonic()
         if not self._is_wanted(now_s):
             self.answers = {}  # outdated answers must not be shown as current
@@ -77,9 +80,9 @@ class PeerPoller:
         return self._due_s - now_s
 
     def _ask(self, address: Address, answer: Answer) -> None:
-        """Fill in an answer, with the number of messages merged here before and after it arrived.
+        """Fill `answer` with a node's status, and with this node's message count before and after.
 
-        If an answer were compared with this node's number at a later time, every other node would
+        If a status were compared with this node's count at a later time, every other node would
         seem to lag.
         """
         before = self._number()

@@ -17,7 +17,7 @@ class NodeRow:
     Attributes:
         name: the node.
         role: `leader`, `follower`, `candidate`, `learner` or `forked`; "" if unknown.
-        trouble: what is wrong with it, as a phrase; "" if nothing.
+        trouble: what is wrong with the node, as a phrase; "" if nothing.
         is_away: whether it cannot be reached.
     """
 
@@ -33,7 +33,7 @@ class NodeRow:
 
 
 def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> tuple[str, str]:
-    """Return the level and the sentence.
+    """Return a level, `ok`, `degraded` or `broken`, and a sentence about a stream.
 
     Args:
         leader: the known leader; "" if there is none.

@@ -32,7 +32,7 @@ class PullSite(ProgramSite):
         self, client: PullClient, directory: str, program: ShownProgram, watch: PullWatch,
         scrubber: Scrubber | None = None, *, carrier: StateCarrier | None = None,
     ) -> None:  # fmt: skip
-        """Show a client that copies into `directory`, with its watch, scrubber and standby."""
+        """Show a puller that copies into `directory`, with its watch, scrubber and standby."""
         super().__init__(program.kind, lambda: program.stream)
         self._watch = watch
         self._client = client

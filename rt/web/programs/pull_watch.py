@@ -9,7 +9,7 @@ from rt.text import printable
 
 
 class PullWatch(SiteWatch):
-    """Detects that a copy has stalled: it reaches no node, or does not catch up with one.
+    """Detects a stall: the puller reaches no node, or its copy does not catch up with one.
 
     Threads: as for `SiteWatch`.
     """

@@ -24,7 +24,7 @@ class PushSite(ProgramSite):
     """The site of a pusher; any thread may call any method."""
 
     def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
-        """Show a client, as observed by `watch`."""
+        """Show a pusher, which `watch` observes."""
         super().__init__(program.kind, lambda: program.stream)
         self._client = client
         self._program = program

@@ -95,7 +95,7 @@ class Page:
     def _charged(
         self, answer: Callable[[Request], Response]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that does `answer` and charges the cost to the client's network.
+        """Return a handler that calls `answer` and charges the cost to the client's network.
 
         A network that has used up its budget has to wait before it is answered.
         """
@@ -120,7 +120,7 @@ class Page:
         return self._site.part(request.query_params.get("stream", ""))
 
     def _share(self, path: str, make: Callable[[Request], bytes], request: Request) -> Response:
-        """Return an answer that all requests within a second share."""
+        """Return what `make` makes; requests for this path and stream share it for a second."""
         question = (path, request.query_params.get("stream", ""))
         body = self._answers.get(
             question, lambda: make(request), state=lambda: _state(self._part(request))
@@ -128,7 +128,7 @@ class Page:
         return Response(body, headers=PAGE_HEADERS, media_type="application/json")
 
     def _history(self, request: Request) -> Response:
-        """Return the history as an array in the requested form; a header gives the time of it."""
+        """Return the history as a JSON array; the header `RT-As-Of` says when it was read."""
         shared = self._share("/log-history", self._files_known, request)
         at, _, body = bytes(shared.body).partition(b"\n")
         headers = {**PAGE_HEADERS, "RT-As-Of": at.decode()}
@@ -220,7 +220,7 @@ class Page:
 
 
 def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a handler that does `answer`, and answers 404 for a stream that is not served."""
+    """Return a handler that calls `answer`, but answers 404 for a stream that is not served."""
 
     def answered(request: Request) -> Response:
         try:

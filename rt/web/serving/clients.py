@@ -36,13 +36,14 @@ class WebClients:
         live_connections.start()
 
     def watch(self, transport: asyncio.Transport) -> socket.socket | None:
-        """End a verified connection as soon as its certificate becomes invalid.
+        """Check a client's certificate; end the connection once the certificate is invalid.
 
         Args:
             transport: the connection, which speaks TLS.
 
         Returns:
-            A second descriptor of it, to be closed with it; None if it is not watched.
+            A second descriptor of the connection, which the caller closes with it; None if the
+            connection is not watched.
 
         Raises:
             Refused: the certificate was revoked, its authority removed, or it is valid for more

@@ -23,8 +23,8 @@ def encoded(value: object, *, is_open: bool = False) -> bytes:
 
     Args:
         value: The value.
-        is_open: Whether anyone who reaches the port may read it; then only the last name of
-            directories is shown, and no address of a connected peer.
+        is_open: Whether anyone who reaches the port may read it; then only the last name of each
+            directory is shown, and no address of a connected peer.
     """
     text = json.dumps(_public(value) if is_open else value, separators=(",", ":"))
     return json_safe(without_directories(text) if is_open else text).encode()

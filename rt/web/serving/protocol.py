@@ -1,4 +1,4 @@
-"""HttpProtocol: HTTP/1.1 with a deadline for each request, which uvicorn leaves to a proxy.
+"""HttpProtocol: HTTP/1.1 with a deadline for each request; uvicorn has no deadlines.
 
 Without a deadline, sixty-four requests that never end would occupy all connections, and a health
 probe that finds none free would have a healthy node restarted.

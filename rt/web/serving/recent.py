@@ -71,7 +71,7 @@ def keep_events() -> RecentEvents:
 
 
 def forget_events(events: RecentEvents) -> None:
-    """Stop keeping lines, and restore the levels of loggers."""
+    """Stop keeping lines, and restore the levels of loggers that `keep_events` changed."""
     logging.getLogger().removeHandler(events)
     for logger in events.lowered:
         logger.setLevel(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""HttpServer: serves an application over HTTP, in its own thread; WebServer: a site."""
+"""HttpServer: serves an application over HTTP, in its own thread; WebServer: serves a site."""
 
 import logging
 import ssl
@@ -96,7 +96,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """The address it serves at; the actual port if port 0 was requested."""
+        """The URL at which it serves, with the actual port if port 0 was requested."""
         host, port = self._socket.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         return f"{self._settings.scheme}://{name}:{port}"

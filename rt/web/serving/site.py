@@ -74,4 +74,4 @@ class Site(ABC):
         return []
 
     def stop(self) -> None:  # noqa: B027 - most need nothing
-        """Stop asking others: the process is ending."""
+        """Stop asking other nodes, because the process is ending."""

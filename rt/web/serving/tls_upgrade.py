@@ -15,9 +15,9 @@ from rt.web.serving.protocol import HttpProtocol
 class HttpPlaces:
     """Gives every new connection one of a limited number of slots.
 
-    If all are taken, the network with the most connections loses one: its oldest without a request,
-    or else its oldest. So a flood pushes out its own connections, and a health probe or an open
-    page keeps its slot unless it comes from the same network as the flood.
+    If all are taken, the network with the most connections loses one: its oldest on which no
+    request is being answered, or else its oldest. So a flood pushes out its own connections, and a
+    health probe or an open page keeps its slot unless it comes from the same network as the flood.
     """
 
     def __init__(self, places_max: int) -> None:
@@ -48,7 +48,7 @@ class TlsUpgrade(asyncio.Protocol):
     """One connection to the HTTP port, from its first byte until it speaks HTTP.
 
     uvicorn counts connections only after their handshake, and allows a minute for it. Here each
-    takes a slot from the start, and has five seconds for its handshake.
+    connection takes a slot from the start, and has five seconds for its handshake.
 
     Threads: only the event loop uses it.
     """
@@ -128,7 +128,7 @@ class TlsUpgrade(asyncio.Protocol):
             self._serve(secured)
 
     def _is_taken(self, secured: asyncio.Transport) -> bool:
-        """Return whether the client's certificate is good; if so, have it watched."""
+        """Return whether the client's certificate is good; if it is, check it from now on."""
         if self._clients is None:
             return True
         try:
