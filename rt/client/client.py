@@ -341,7 +341,7 @@ class Client:
             if self._push is not None and self._pushed_to is not None:
                 self._pushed_to.configure(self._publishing.addresses())
                 self._push[0].follow()
-        self._copy.configure(now[1].nodes)  # has a lock, under which it asks for ours
+        self._copy.configure(now[1].nodes)  # without our lock, which it takes under its own
         left = [
             f"{table}.{name}"
             for table, old, new in zip(_TABLES, before, now, strict=True)
@@ -366,7 +366,7 @@ class Client:
             reach, self._reach = self._reach, None
             loop, self._loop = self._loop, None
         deadline = time.monotonic() + timeout_s
-        with ExitStack() as undo:  # one that fails does not leave the others open
+        with ExitStack() as undo:  # an error in one close leaves no other open
             undo.callback(self._stop, loop)
             if reach is not None:
                 undo.callback(reach.stop)
@@ -414,7 +414,7 @@ class Client:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
             known = self._pushed_to = where.known_nodes(self._config)
-            known.successions = self._copy.known.successions  # what either hears, both know
+            known.successions = self._copy.known.successions  # a statement reaches both
             keep_s, reach = keeping(self._defaults.keep, where, known)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,
@@ -467,7 +467,7 @@ class Client:
     def _join(self, group: str | Group, begin: Start, wanted: MemberReading) -> GroupSubscriber:
         """Become a member of a group; errors as for `subscriber`."""
         if isinstance(group, Group) and group.dead_letters:
-            self._publishing.contexts(CertificateRole.PUBLISHER)  # of one that could publish them
+            self._publishing.contexts(CertificateRole.PUBLISHER)  # raises unless it can publish
         nodes = self._leader(keep=True), self._bury
         return self._opened(join(group, begin, wanted, self._copy, nodes))
 

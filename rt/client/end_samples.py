@@ -32,7 +32,7 @@ class EndSamples:
         """Begin with a reader that has the messages before `number`."""
         self._number = number
         self._waiting: deque[EndSample] = deque(maxlen=_SAMPLES)  # not reached yet
-        self.reached = EndSample(0, START, number)  # the latest that was
+        self.reached = EndSample(0, START, number)  # the latest that was reached
         self.bytes_behind = -1  # when the cluster was last asked; -1 if unknown
 
     @property

@@ -110,7 +110,7 @@ class Flight:
         self._drops = drops
         self._kept = kept
         self._lock = threading.Lock()
-        # Counted from the first message ever: allowed up to here, and up to the last mark.
+        # Totals since the first message ever: what may be published, and what was at the last mark.
         self._granted = self._marked = _Amount(*taken())
         self._steps: deque[_Step] = deque()
         self._flying = _Amount(0, 0)  # total of all steps

@@ -29,7 +29,7 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
-_WORD_S: Final = 1.0  # what takes longer is said
+_WORD_S: Final = 1.0  # after this long, `close` logs what it waits for
 _HEADERS_S: Final = 5.0  # nodes that have just started agree within this time
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 # between two checks of a cursor: first, and at most

@@ -115,14 +115,14 @@ class Receipts:
         self._is_closed = False
         self._errors = {level: partial(self._late, level) for level in Level}
         self._writing: list[Pledge] = []
-        self._written = Flushing(START, START)  # where that ended
-        self._error: Exception | None = None  # why it was not written
+        self._written = Flushing(START, START)  # where the last write ended
+        self._error: Exception | None = None  # why the last write failed
         self._unsynced: deque[tuple[Flushing, list[Pledge]]] = deque()
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # spans whose futures have failed
         self._pause_s = _POLL_FIRST_S
         self._complaint = Complaint(_log, f"session {publisher.name} waits")
-        self._calls: deque[Callable[[], None]] = deque()  # what programs want to be called
+        self._calls: deque[Callable[[], None]] = deque()  # programs' callbacks, for a thread
         self._is_calling = self._has_no_thread = False
         self._caller = 0  # the thread that calls them
         self._has_called = threading.Event()
@@ -145,7 +145,7 @@ class Receipts:
         receipt = Receipt(self._errors[level], self._call_later)
         self._new.append(Pledge(level, receipt, sequence))
         self._timer.set()
-        if self._has_ended():  # since then, so that it may have been missed
+        if self._has_ended():  # ended meanwhile: the future may have been missed
             self._fail_all(self._stopped(), self._taken())
         return receipt
 
@@ -277,7 +277,7 @@ class Receipts:
                 if each.level is Level.SYNCED:
                     _complete(each.receipt, Confirmed(each.level, written.end, None))
                 elif not self._was_dropped(each):
-                    end = written.end  # of a drop that was looked at meanwhile it is too late
+                    end = written.end  # `_fail_dropped` may have looked at drops before this
                     each.receipt.end = self._publisher.kept(end) if self._drops else end
                     self._waiting[each.level].append(each)
         return len(self._unsynced) < before
@@ -287,7 +287,7 @@ class Receipts:
         if not any(self._waiting.values()):
             return False
         confirmed, progressed = self._confirmations.read(), False
-        self._fail_dropped()  # before this, so that nothing dropped is confirmed
+        self._fail_dropped()  # first, so that nothing dropped is confirmed
         for level, waiting in self._waiting.items():
             reached = confirmed.reached(level)
             merged_at = confirmed.merged_at if level is Level.MERGED else None
@@ -338,7 +338,7 @@ class Receipts:
         for each in pledges:
             _fail(each.receipt, error)
 
-    # What programs want to be called may wait, and the loop must not
+    # Programs' callbacks may wait, and the loop must not
 
     def _call_later(self, call: Callable[[], None]) -> bool:
         """In the loop's thread, have another thread do the call, in order, and return True.

@@ -26,7 +26,7 @@ from rt.text import printable
 STATE_NAME: Final = "standby.state"
 RECORD_NAME: Final = "standby.json"
 EVERY_S: Final = 5.0
-_COSTS: Final = 20.0  # the cluster makes an answer in at most a twentieth of the time
+_COSTS: Final = 20.0  # answering takes the cluster at most a twentieth of the time
 _PAUSE_MAX_S: Final = 60.0
 _STOP_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 << 10
@@ -161,7 +161,7 @@ class StateCarrier:
         self._every_s, self._now_ns = every_s, now_ns
         self._samples = EndSamples()
         self._pending: _Pending | None = None
-        self._log_id = ""  # of the log that the record is of; "" if unknown
+        self._log_id = ""  # id of the log that the record describes; "" if unknown
         self._due_s = float("-inf")  # when to ask next
         self._thread = PeriodicThread("standby", self._next)
         self.record = StandbyRecord()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 UNCACHED: Final = {"Cache-Control": "no-store"}
 Act = Callable[[Request], Awaitable[Response]]
-Page = Callable[[Request, str], Awaitable[Response]]  # with the name of who asks, or ""
+Page = Callable[[Request, str], Awaitable[Response]]  # called with the client's name, or ""
 
 
 class PageRoute(NamedTuple):

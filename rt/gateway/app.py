@@ -93,8 +93,8 @@ class GatewayApp:
         """
         self._store, self._follower, self._reader = store, follower, reader
         self._writer, self._access = writer, access
-        # When a stream with a Stream-TTL was used last, and where it ended: an append uses it too,
-        # by whatever program.
+        # When each stream with a `Stream-TTL` was last used, and where it ended then: an append by
+        # any program is a use.
         self._used: dict[str, tuple[float, Position]] = {}
         self._held = 0  # bytes of bodies that are in memory
         routes = [Route("/v1/stream/{name:path}", _Endpoint(self.answer, self._answer, _METHODS))]
@@ -355,7 +355,7 @@ class GatewayApp:
 
     async def _changed(self, name: str, stream: HttpStream, timeout_s: float) -> bool:
         """Wait until a stream differs from `stream`; False if it does not within `timeout_s`."""
-        with self._follower.waiting(name) as change:  # before the look: nothing comes in between
+        with self._follower.waiting(name) as change:  # before the look, so that no change is missed
             if self._store.look(name) != stream or self._follower.failure:
                 return True
             try:

@@ -23,7 +23,7 @@ _TRIM_S: Final = 60.0  # what was refused of archived messages is forgotten this
 _REACHED_S: Final = 5.0
 _IDLE_S: Final = 0.2  # without a message, what was executed is written after this
 NAME_BYTES_MAX: Final = 255
-ANY_STREAM: Final = ""  # what waits for this hears of every message
+ANY_STREAM: Final = ""  # a future for this name completes with every message
 _T = TypeVar("_T")
 
 
@@ -81,7 +81,7 @@ class StreamFollower:
         """Remember the calling event loop, in which waiting requests are woken."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._wake()  # what changed before is forgotten: a later change calls it again
+            self._wake()  # forgets earlier changes, so that later ones call it again
 
     def stop(self) -> None:
         """Stop the thread and save the streams."""
@@ -137,7 +137,7 @@ class StreamFollower:
                 self._execute(message)
                 self.end = message.next_position
                 if self.is_behind and (message.merge_time_ns or 0) > self._begun_ns:
-                    self._reached.set()  # no pause may come for a long time
+                    self._reached.set()  # a busy log may have no pause for a long time
                 if time.monotonic() - written_s > _COMMIT_S:
                     break
             else:

@@ -79,8 +79,8 @@ class LogPages:
         )
         begin = query.get("from", "earliest")
         while True:
-            self._follower.demand_running()  # what it has is not the end of the log any more
-            with self._follower.waiting(ANY_STREAM) as change:  # before the look
+            self._follower.demand_running()  # otherwise its end is outdated
+            with self._follower.waiting(ANY_STREAM) as change:  # first: no change is missed
                 try:
                     part = await asyncio.to_thread(self._part, begin, most, wanted)
                 except GapError as error:

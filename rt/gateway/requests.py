@@ -21,7 +21,7 @@ from rt.position import Position
 
 ELEMENTS_MAX: Final = 10_000  # of an array, or in lines or frames: each is a message
 LINES: Final = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
-FRAMES: Final = "application/vnd.rt.messages"  # each behind its length: four bytes, big-endian
+FRAMES: Final = "application/vnd.rt.messages"  # each after its length: four bytes, big-endian
 _COUNT: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 _OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 

@@ -132,7 +132,7 @@ class StreamWriter:
         changes: Sequence[StreamChange],
         payloads: Sequence[bytes],
     ) -> "list[asyncio.Future[StreamVerdict]]":
-        async with session.lock:  # the sequence numbers are known before
+        async with session.lock:  # so that the sequence numbers are known beforehand
             publisher = session.publisher
             first = publisher.next_sequence
             numbers = sorted({first, first + len(changes) - 1})
@@ -151,7 +151,7 @@ class StreamWriter:
         tail = START if stream is None else stream.tail
         for change in changes:
             stream, verdict = apply(stream, change, START)
-            # One that another gateway has filled is none.
+            # A gap in producer numbers may be filled by another gateway meanwhile.
             is_gap = verdict.status == 409 and verdict.seq >= 0
             if verdict.is_new or is_gap:
                 return None

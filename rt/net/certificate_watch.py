@@ -68,7 +68,7 @@ class CertificateWatch:
         self._watched: list[_Watched] = []
         self._reminders: list[tuple[str, weakref.WeakMethod[Callable[[], str]]]] = []
         self._due_s: dict[str, float] = {}  # when each subject may be logged again
-        # as of this check, by the paths of a context's files
+        # stamps at the current check, by the paths of a context's files
         self._stamps: dict[tuple[str, ...], tuple[FileStamp, ...]] = {}
         self._repeats = RepeatedLines(_log)
         self._thread: threading.Thread | None = None

@@ -109,7 +109,7 @@ class Contexts:
         """
         self.problem: str | None = None
         self.stream = stream
-        self.successions: Successions | None = None  # what each connection hands on and hears
+        self.successions: Successions | None = None  # what each connection sends and receives
         self.files = files
         self._make = make
         self._lock = threading.Lock()

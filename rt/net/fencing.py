@@ -10,7 +10,7 @@ from rt.net.authority.successions import FIELD
 from rt.net.contexts import Contexts
 from rt.net.exchange import Fields
 
-SUCCEED: Final = "succeed"  # the request that brings the word
+SUCCEED: Final = "succeed"  # the request that carries the statement
 EVERY_S: Final = 1.0  # between two attempts
 _WAITING: Final = (*PASSING, "not-leader", "stopping")  # codes of refusals that end by themselves
 
@@ -52,7 +52,7 @@ class Fencing:
             raise
         except (RtError, OSError) as error:
             code = error.code if isinstance(error, Refused) else ""
-            self.is_sealed = code == SEALED  # it tells everyone so already
+            self.is_sealed = code == SEALED  # sealed before, which its nodes tell every client
             if code and not self.is_sealed and code not in _WAITING:
                 raise
             self.failure = spoken(error)

@@ -60,7 +60,7 @@ def connect_about(
             return sock
         answer = _policy(sock, contexts.stream)
     if answer and "stream" not in answer and answer.get("code") not in _KNOWING:
-        # an earlier version's policy, or its refusal to tell a subscriber: its status names it
+        # an earlier version's policy, or its refusal: only its status names the stream
         context = offering(contexts.current(), STATUS_ALPN)
         with connect(address, context, timeout_s, roles)[0] as sock:
             answer = _answer(sock, time.monotonic() + _REFUSAL_S)

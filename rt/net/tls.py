@@ -52,7 +52,7 @@ LINGER_READ_BYTES: Final = 64 * 1024  # more than a whole handshake
 LINGER_READS_MAX: Final = 16
 
 Approval = Callable[[PeerIdentity], None]  # raises `Refused` unless the peer is served
-Approved = Callable[[PeerIdentity], PeerIdentity]  # and returns what the connection goes on with
+Approved = Callable[[PeerIdentity], PeerIdentity]  # also returns the peer with its grants
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH

@@ -226,7 +226,7 @@ class ClaimReading:
                 self._claims.close()  # what is not done goes to a member whose copy has it
                 raise
             claim.read_to = min(gap.end, claim.end)
-            if claim.handed <= claim.done:  # otherwise what follows is acknowledged with it
+            if claim.handed <= claim.done:  # otherwise a later report covers the gap
                 self._claims.progress(claim, claim.read_to)
             if trouble.on_gap == "raise":
                 raise

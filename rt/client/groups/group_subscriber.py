@@ -193,7 +193,7 @@ class GroupSubscriber:
             return
         claim = self._handled_before(message)
         if claim is None and sync and isinstance(message, Delivery):
-            claim = message.claim  # agreed on, or lost
+            claim = message.claim  # its claim is not open: agreed on, or lost
         if claim is not None:
             self._claims.progress(claim, message.next_position, sync=sync)
 
@@ -264,7 +264,7 @@ class GroupSubscriber:
             self.close()
 
     def _release(self) -> None:
-        self._source = None  # it ends, and closes its reader
+        self._source = None  # ends the generator, which closes its reader
         self._watch.close()
 
     def __repr__(self) -> str:

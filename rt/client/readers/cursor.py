@@ -208,7 +208,7 @@ class LocalCursor:
         try:
             self._state = self._known(share)
             continued = read_continued(merged_directory(root, stream))
-            if continued is not None:  # its last reader ended before it had carried it
+            if continued is not None:  # the last reader ended before it moved the cursor
                 self.carry(continued)
         except BaseException:
             os.close(self._lock_fd)

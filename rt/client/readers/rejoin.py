@@ -74,7 +74,7 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
     path, cut = os.path.join(top, MERGED_NAME), Position.parse(succession.cut)
     draft, aside = path + _DRAFT, _aside(path, succession.old)
     if not is_dry and os.path.exists(aside) and not os.path.exists(path):
-        os.rename(draft, path)  # whole, since the old one was moved away only then
+        os.rename(draft, path)  # complete: the old copy was moved away after it
         sync_directory(top)
     if not os.path.exists(path):
         raise no_log(path)
@@ -176,7 +176,7 @@ def _cut(
     """Replace a copy by its part before `cut`; keep the old copy aside if it had more."""
     path, top = log.path, os.path.dirname(log.path)
     draft, aside = path + _DRAFT, _aside(path, old.id)
-    identity = old._replace(id=known.new, created_ns=0)  # as a cluster's, whose nodes share it
+    identity = old._replace(id=known.new, created_ns=0)  # as cluster nodes' identities
     shutil.rmtree(draft, ignore_errors=True)
     make_private_directory(draft)
     for start in log_files(log.disk, path):

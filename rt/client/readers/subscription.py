@@ -74,7 +74,7 @@ class Subscription:
         self._idle, subscriber.idle = subscriber.idle, self._at_end
         if isinstance(cursor, RegisteredReader):
             cursor.lost = subscriber.stop
-        # until the log is known that its positions are of
+        # the cursor, until it knows the id of the log that its positions belong to
         self._unnamed = cursor if isinstance(cursor, RegisteredReader) else None
 
     @property
@@ -196,7 +196,7 @@ class Subscription:
         """Move the cursor from the log read so far to the log that continues it."""
         self._cursor.carry(known)
         self._cut = known.cut
-        if self._handed_out is not None:  # what is before the cut waits to be acknowledged still
+        if self._handed_out is not None:  # messages before the cut are still to be acknowledged
             self._handed_out = min(self._handed_out, known.cut)
 
     def _at_end(self) -> None:

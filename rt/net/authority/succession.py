@@ -19,9 +19,9 @@ from rt.position import Position
 from rt.text import printable
 
 SUCCESSION_BYTES_MAX: Final = 4096  # a quarter of what a node reads as a request
-TEXT_MAX: Final = 300  # characters of who and where
+TEXT_MAX: Final = 300  # characters of `by` and of `moved_to`
 _HEX: Final = re.compile("[0-9a-f]{32}")
-_PURPOSE: Final = b"rt-succession/1\n"  # so that the key's signature is of nothing else
+_PURPOSE: Final = b"rt-succession/1\n"  # signed too, so that a signature is valid only for this
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
 
 

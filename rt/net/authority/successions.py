@@ -26,8 +26,8 @@ from rt.net.authority.succession import (
 
 WORDS_MAX: Final = 4  # changes of sites by `promote --now` that are remembered
 SUFFIX: Final = ".succession"
-FIELD: Final = "succession"  # of a request or an answer that brings a word
-ENDED_NAME: Final = f"ended{SUFFIX}"  # in a node's directory: the word by which its log ended
+FIELD: Final = "succession"  # field of a request or an answer that has a statement
+ENDED_NAME: Final = f"ended{SUFFIX}"  # in a node's directory: what ended its log
 _log: Final = logging.getLogger(__name__)
 
 

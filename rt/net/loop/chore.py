@@ -10,9 +10,9 @@ from rt.about import carried
 from rt.net.loop.event_loop import EventLoop
 
 _log: Final = logging.getLogger(__name__)
-_RETRY_S: Final = 1.0  # without a thread for it
-# Pauses of this length and more end up to so many seconds early: then a hundred streams do theirs
-# in a few turns, in which only the first finds the processor's caches cold.
+_RETRY_S: Final = 1.0  # until the next try if no thread can be started
+# Pauses of `_LONG_S` or more end up to `_TOGETHER_S` early, so that a hundred streams do such work
+# in a few turns of the loop, in which only the first one finds the processor's caches cold.
 _LONG_S: Final = 4.0
 _TOGETHER_S: Final = 0.5
 
@@ -55,8 +55,8 @@ class Chore:
         self._work = carried(work)
         self._pool = pool or loop.pool
         self._is_asked = self._is_over = False
-        self._turn: Future[float | None] | None = None  # what is under way
-        self._number = 0  # its number
+        self._turn: Future[float | None] | None = None  # the turn under way
+        self._number = 0  # of the turn under way
 
     def begin(self, within_s: float) -> None:
         """Do the work for the first time in `within_s` seconds. Any thread may call this."""
@@ -87,7 +87,7 @@ class Chore:
             self._turn = self._pool.submit(self._do, self._number)
         except RuntimeError as error:  # there is no further thread, or the process is ending
             _log.info("%s; trying again", error)
-            self._number += 1  # a thread that is begun later does not do it
+            self._number += 1  # so that a thread started later does nothing
             self._plan(_RETRY_S)
         else:
             self._turn.add_done_callback(lambda done: self._loop.post(lambda: self._end(done)))

@@ -17,7 +17,7 @@ class Poller(Protocol):
     Events are level-triggered; errors and hang-ups are always reported.
     """
 
-    bell: int  # among the descriptors that `poll` returns
+    bell: int  # descriptor that `poll` returns if the bell was rung
 
     @property
     def poll(self) -> Callable[[float], Sequence[tuple[int, int]]]:
@@ -56,7 +56,7 @@ class EpollPoller:
         self._epoll = select.epoll()
         self._bell: EventFile | None = EventFile()
         self.bell = self._bell.fd
-        # called in every turn, and so without a function between
+        # called in every turn, and so without a wrapper
         self.poll: Callable[[float], Sequence[tuple[int, int]]] = self._epoll.poll
         self.register: Callable[[int, int], None] = self._epoll.register
         self.modify: Callable[[int, int], None] = self._epoll.modify

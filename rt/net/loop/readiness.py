@@ -62,4 +62,4 @@ class Readiness(Generic[Name]):
             yield name
             left -= 1
             if left and clock() > last_s:
-                left = 0  # but those that are urgent by now
+                left = 0  # serve only names that are urgent by now

@@ -11,7 +11,7 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.turns import ContextParty
 
 _log: Final = logging.getLogger(__name__)
-_RETRY_S: Final = 1.0  # without a thread for what is put aside
+_RETRY_S: Final = 1.0  # until the next try if no thread can be started
 
 
 class Aside(NamedTuple):
@@ -55,8 +55,8 @@ class Timer(ContextParty):
         super().__init__()
         self._loop, self._act, self._broken = loop, act, broken
         self._is_set = self._is_over = False
-        self._aside: Aside | None = None  # what is under way
-        self._next: Callable[[], None] | None = None  # what follows on what was put aside
+        self._aside: Aside | None = None  # work put aside that is under way
+        self._next: Callable[[], None] | None = None  # what to call after work put aside
         self._resting = threading.Event()
         self._resting.set()
         loop.add_failing(self._lost)
@@ -66,7 +66,7 @@ class Timer(ContextParty):
         if not self._is_set:
             self._is_set = True
             self._loop.rouse(self)
-            if self._loop.is_lost and not self._is_over:  # it was so before this began
+            if self._loop.is_lost and not self._is_over:  # lost before this timer was registered
                 self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self, wait_s: float | None = None) -> bool:
@@ -113,7 +113,7 @@ class Timer(ContextParty):
                 self._resting.set()
 
         def back(error: Exception | None) -> None:
-            self._resting.set()  # if no thread could be begun for it, too
+            self._resting.set()  # also if no thread could be started
             if self._aside is wanted:
                 self._aside, self._next = None, partial(wanted.back, error)
                 self.set()
@@ -122,7 +122,7 @@ class Timer(ContextParty):
             (self._loop.ask if wanted.is_peer else self._loop.away)(work, back)
         except RuntimeError as error:  # there is no further thread, or the process is ending
             _log.info("%s; trying again", error)
-            self._aside = None  # a thread that is begun later does not do it
+            self._aside = None  # so that a thread started later does nothing
             self._resting.set()
             self._loop.deadlines.set(self, self._loop.clock() + _RETRY_S)
 

@@ -12,8 +12,8 @@ from rt.net.loop.deadlines import Deadlines
 from rt.net.loop.poller import READABLE, Poller
 from rt.net.loop.readiness import Readiness
 
-# How long a turn does what was posted, and serves connections, before the duties have theirs: less
-# than the 20 ms of a tick. One that was begun goes on, with at most 2 MiB: another 5 ms.
+# How long a turn makes posted calls and serves connections before it does duties: less than the
+# 20 ms of a tick. A connection that is being served may finish 2 MiB: another 5 ms.
 SERVE_S: Final = 0.01
 _WAIT_S_MAX: Final = 60.0
 
@@ -109,7 +109,7 @@ class LoopTurns(ABC):
         self._poller = poller
         self._watched: dict[int, Party] = {}
         self._ready: Readiness[Party] = Readiness()
-        self._last: dict[Party, None] = {}  # a turn ends with these
+        self._last: dict[Party, None] = {}  # parties served at the end of a turn
         self._called: deque[Party] = deque()  # for `_last`, which no other thread may change
         self._posted: deque[Act] = deque()
         self._is_rung = self._is_over = self._takes_none = False
@@ -127,7 +127,7 @@ class LoopTurns(ABC):
         """
         self._posted.append(act)
         if self._takes_none:
-            with suppress(ValueError):  # the last turn has called it
+            with suppress(ValueError):  # already called by the last turn
                 self._posted.remove(act)
                 return False
         else:
@@ -199,7 +199,7 @@ class LoopTurns(ABC):
                     self._note_longest()
         finally:
             self._takes_none = True
-        while self._posted:  # by threads that could not know it
+        while self._posted:  # posted by threads that had not seen `_takes_none`
             self._posted.popleft()()
 
     @abstractmethod
@@ -215,7 +215,7 @@ class LoopTurns(ABC):
         last_s = began_s + SERVE_S
         while self._called:
             self._last[self._called.popleft()] = None
-        for _ in range(len(self._posted)):  # what these post has the next turn
+        for _ in range(len(self._posted)):  # what they post waits for the next turn
             self._posted.popleft()()
             if self.clock() > last_s:
                 break

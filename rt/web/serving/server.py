@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("rt.web")
 _CONNECTIONS_MAX: Final = 64
-_BACKLOG: Final = 1024  # a crowd that comes at once; the default drops what is over 128
+_BACKLOG: Final = 1024  # for clients that come at once; by default those over 128 are dropped
 _STOP_S: Final = 3.0
 _START_S: Final = 10.0
 _MISSING: Final = (
