@@ -487,9 +487,9 @@ class Publisher:
     def _checked(
         self, key: Bytes | None, time_ns: int | None, headers: Headers | None, size: int
     ) -> tuple[Any, int | None, int]:
-        """Return the key with any headers, the time, and the size including the headers.
+        """Return the key (with the headers, if any), the checked time, and the size with headers.
 
-        Headers travel with the key, so a message with neither takes no extra step.
+        Headers travel with the key as one value, so a message without headers takes no extra step.
         """
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]

@@ -277,7 +277,7 @@ class LoopedClient(ContextParty):
         self._loop.ask(end, back)
 
     def _close(self, error: Exception | None) -> None:
-        """Release the logs; then call `over`, which sends the peer the reason and waits for it."""
+        """Release the logs, then call `over`, which may wait; never in the loop's thread."""
         self._has_closed = True
         try:
             self._served.close()
