@@ -139,7 +139,7 @@ class AsyncPublisher:
         return self._publisher.confirmed()
 
     def dropped(self) -> list[Dropped]:
-        """Return all messages that the session has dropped because it was full, as ranges."""
+        """Return the ranges of messages that the session has dropped because it was full."""
         return self._publisher.dropped()
 
     async def await_consumed(

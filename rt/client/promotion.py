@@ -137,7 +137,7 @@ def complete_succession(settings: ConnectionSettings, directory: str) -> bool:
 
 
 def _complete(target: str) -> None:
-    """Put the draft beside `target` in its place; rename an earlier one, which copies may need."""
+    """Replace the succession at `target` by its draft; keep the earlier one under another name."""
     with suppress(FileNotFoundError):
         known = said_in(read_file(target, SUCCESSION_BYTES_MAX))
         os.replace(target, f"{target}.{known.old[:_ID_DIGITS]}")

@@ -156,7 +156,7 @@ class ClientPublisher:
         Args:
             payload: the message.
             key: by which subscribers may select; optional.
-            time_ns: when it happened, ns since the epoch; now if not given.
+            time_ns: the message's time, ns since the epoch; now if not given.
             headers: bytes by name; see `rt.Publisher.publish`. The first call with headers may wait
                 5 seconds for the nodes to say that all of them can read headers.
             confirm: a level to wait for; without it the call returns at once.
@@ -185,7 +185,7 @@ class ClientPublisher:
         *,
         headers: Iterable[Headers | None] | None = None,
     ) -> range:
-        """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
+        """Publish messages in order and return their sequence numbers; see `rt.Publisher`.
 
         Raises `LimitReached` as `publish` does; a flight limit admits all the messages or none.
         """
@@ -194,7 +194,7 @@ class ClientPublisher:
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
     def skip_to(self, sequence: int) -> None:
-        """Give the next message the number `sequence`; as `rt.Publisher.skip_to`."""
+        """Give the next message the number `sequence`; see `rt.Publisher.skip_to`."""
         self._publisher.skip_to(sequence)
 
     def publish_future(
@@ -216,7 +216,7 @@ class ClientPublisher:
         Args:
             payload: the message.
             key: by which subscribers may select; optional.
-            time_ns: when it happened, ns since the epoch; now if not given.
+            time_ns: the message's time, ns since the epoch; now if not given.
             headers: bytes by name; as for `publish`.
             confirm: the level to wait for; the publisher's own unless given.
 
@@ -227,14 +227,14 @@ class ClientPublisher:
             `FlushTimeout` that says what the message waits for.
 
         Raises:
-            RtError: as `publish`.
+            RtError: as for `publish`.
         """
         level = self._confirm if confirm is None else checked_level(confirm, "confirm")
         sequence = self._publish(payload, key, time_ns, headers)
         return self._receipts.future(level, sequence)
 
     def flush(self, level: str | Level | None = None, timeout_s: float | None = None) -> Confirmed:
-        """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`.
+        """Wait until everything published so far has reached `level`; see `rt.Publisher.flush`.
 
         The defaults are the publisher's own: its `confirm`, and the time that the configuration
         names, or 30 s.
@@ -253,7 +253,7 @@ class ClientPublisher:
         return self._confirmations.read()
 
     def dropped(self) -> list[Dropped]:
-        """Return what the session has dropped because it was full; as `rt.Publisher.dropped`."""
+        """Return the ranges of messages that the session has dropped because it was full."""
         return self._publisher.dropped()
 
     def await_consumed(

@@ -15,7 +15,7 @@ PUSH: Final = "push"  # name of the hop
 
 
 class PushWatch(SiteWatch):
-    """Tracks how far each node has each session, how long bytes wait, and which sessions stall.
+    """Tracks how much of each session each node has, how long bytes wait, and what stalls.
 
     A session is stalled if it has bytes waiting and for ten seconds no node has synced more of it,
     nor reported that a majority holds more of it. A single node that is down stalls nothing.

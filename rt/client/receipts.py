@@ -33,7 +33,8 @@ class Receipt(Future[Confirmed]):
     """A future of a message's confirmation; its timeout error says what the message waits for.
 
     Attributes:
-        end: a position in its session at or after the message's end; `START` until it is synced.
+        end: a position in the session at or after the message's end; `START` until the message is
+            synced.
     """
 
     def __init__(

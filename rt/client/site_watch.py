@@ -80,7 +80,7 @@ class SiteWatch(ABC):
         self.changed(before)
 
     def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
-        """Report changes of `stalled` since the last check, when it was `before`."""
+        """Report hops that stall or move since the last check, when those in `before` stalled."""
 
     def _turn(self) -> float:
         began_s = time.monotonic()

@@ -182,7 +182,7 @@ class StateCarrier:
         self.stop()
 
     def stop(self) -> None:
-        """Stop once the question that is under way is answered."""
+        """Stop; wait at most 5 seconds for a question that is under way."""
         self._thread.stop(_STOP_S)
 
     def turn(self) -> None:
@@ -229,7 +229,7 @@ class StateCarrier:
             self._keep(pending)
 
     def _follow_log(self) -> None:
-        """Forget the carried state if the copy has moved to the log that continues its own."""
+        """Forget the carried state if the copy has moved to a log that continues its former one."""
         identity = read_log_identity(os.path.join(self._top, MERGED_NAME))
         if identity is None or identity.id == self._log_id:
             return

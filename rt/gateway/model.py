@@ -143,13 +143,14 @@ class HttpStream:
     Args:
         type: its content type.
         begin: where its messages begin in the merged log.
-        tail: where its last message ends there.
+        tail: where its last message ends in the merged log.
         last: the position of its last message with data; None before the first.
         ttl, expires: as in `StreamChange`.
         is_closed: whether nothing more may be appended.
         closer: the append that closed it, if that append may be repeated.
         seq: the greatest `seq` of an append.
-        seq_parts: how many messages of that append have arrived, if more are to come; otherwise 0.
+        seq_parts: how many messages of the append with that `seq` have arrived, if more are to
+            come; otherwise 0.
         maker: the `maker` of the `create` that made it.
         made: how many messages of the appends that came with the `create` have arrived.
         heard: the last append of each producer; the producer that appended last is at the end.

@@ -147,7 +147,7 @@ class KnownNodes:
         return is_ours and (bool(self._claimed) or set(nodes) != set(self._confirmed))
 
     def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> dict[Address, str]:
-        """Ask the confirmed nodes; return the certificate names of those with the same list."""
+        """Ask the confirmed nodes; return the certificate names of those that name `nodes`, too."""
         found = dict[Address, str]()
         for address in self._confirmed:
             with suppress(OSError, RtError):  # it is down, or no member any more

@@ -81,7 +81,7 @@ class Reporting(Protocol):
 
     @property
     def position(self) -> Position:
-        """The position up to which the group was done, by the nodes' last answer."""
+        """The position up to which the group had handled everything, by the nodes' last answer."""
 
     def progress(self, claim: HeldClaim, position: Position) -> None:
         """Record that everything before a position is handled."""

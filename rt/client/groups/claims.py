@@ -70,7 +70,7 @@ class Claims:
 
     @property
     def position(self) -> Position:
-        """The position up to which the group was done, by the nodes' last answer."""
+        """The position up to which the group had handled everything, by the nodes' last answer."""
         return self._state.position
 
     def next(self, is_over: Callable[[], bool], timeout_s: float) -> HeldClaim | None:

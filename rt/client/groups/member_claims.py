@@ -35,7 +35,7 @@ class HeldClaim:
         unsure: the position before which everything was reported as handled in a request whose
             answer was lost.
         handed: the position before which everything was given to the handler.
-        tail: the end of its last wanted message, once the range was read whole.
+        tail: the end of the range's last wanted message; None until the range was read to its end.
         read_to: the position before which everything was read, or is archived.
         is_lost: whether the range went to another member, or was given back.
     """
@@ -71,7 +71,8 @@ class MemberClaims:
     member believes such an answer, it asks again and requires the latest state.
 
     Attributes:
-        position: the position up to which the group was done, by the nodes' last answer.
+        position: the position up to which the group had handled everything, by the nodes' last
+            answer.
         is_done: whether the group had handled everything when this member last asked for more.
         error: the error that has ended this membership; None while it may continue.
         is_closing: whether to ask for no more ranges.

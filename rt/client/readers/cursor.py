@@ -235,7 +235,7 @@ class LocalCursor:
 
         Raises:
             Misuse: the cursor belongs to another log: the stream was deleted and made again.
-            OSError: it cannot be stored.
+            OSError: the cursor cannot be stored.
             Stopped: the cursor was closed.
         """
         known = self._state.log_id
@@ -255,7 +255,7 @@ class LocalCursor:
         ended.
 
         Raises:
-            OSError: it cannot be stored.
+            OSError: the cursor cannot be stored.
         """
         with self._lock:
             if self.state.log_id in ("", continued.old):
@@ -265,7 +265,7 @@ class LocalCursor:
         """Move the cursor durably, forwards or backwards; for operators.
 
         Raises:
-            OSError: it cannot be stored.
+            OSError: the cursor cannot be stored.
         """
         with self._lock:
             self._store(self._moved(position, epoch=self._state.epoch + 1, share=None))

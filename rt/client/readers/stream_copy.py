@@ -140,7 +140,7 @@ class StreamCopy:
             return ReadingSpan(_place(log, begin, wants), None if follow else end)
 
     def earliest(self) -> Start:
-        """Return where a reader of everything begins; if the copy begins later, it meets a gap."""
+        """Return where a reader of everything begins; it meets a gap if the copy begins later."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             return _place(log, "earliest")
@@ -280,7 +280,7 @@ class StreamCopy:
             return log.manifest.identity.id if log.manifest.identity else ""
 
     def _reason(self, pull: PullClient | None) -> str:
-        """Return what the copy waits for; known only if this client's own puller fills it."""
+        """Return what the copy waits for; known only if this client's own puller fills the copy."""
         if pull is None:
             return "another process keeps it"
         status = pull.status()
@@ -332,8 +332,8 @@ class StreamCopy:
 def _place(log: LogDirectory, begin: Start, wants: Callable[[str], bool] | None = None) -> Start:
     """Resolve a start to a position, as far as the copy allows; otherwise return it unchanged.
 
-    A copy that was begun after the stream's first file lacks the earliest messages: a reader that
-    wants these starts before the copy's beginning, and meets the gap.
+    A copy that was begun after the stream's first file lacks the earliest messages. A reader that
+    wants them starts before the copy's beginning, and meets the gap.
     """
     if begin != "earliest":
         return resolve(log, begin, wants) if log.is_there else begin

@@ -96,7 +96,7 @@ class Subscription:
         *,
         max: int | None = None,  # noqa: A002 - what others call it
     ) -> Iterator[Message]:
-        """Iterate over messages; as `rt.Subscriber.messages`."""
+        """Iterate over messages; arguments and errors as for `rt.Subscriber.messages`."""
         self._open()
         for message in self._subscriber.messages(timeout_s, max=max):
             self._hand_out(message.next_position)

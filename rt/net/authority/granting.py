@@ -78,7 +78,8 @@ def has_entry(directory: str, holder: PeerIdentity) -> bool:
 def adopt(directory: str) -> list[str]:
     """Add the grants listed in old certificates to the grants file; return their holders.
 
-    Certificates issued before there was a grants file list grants. Existing entries are left alone.
+    Grants were listed in certificates before there was a grants file. Existing entries are left
+    alone.
 
     Raises:
         Misuse: the file cannot be read.

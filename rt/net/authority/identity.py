@@ -132,7 +132,7 @@ class PeerIdentity:
         return self.may_operate or self.may_pull(stream)
 
     def may_lease(self, stream: str) -> bool:
-        """Whether the peer may hold files of this stream in its own name."""
+        """Whether the peer may keep a stream's files from the archiver, by leases of its own."""
         return self.may_operate or (self.leases and self.may_pull(stream))
 
     @property

@@ -85,7 +85,7 @@ class Succession:
 
 
 def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate]) -> Succession:
-    """Return a succession that one of these authorities signed.
+    """Parse a succession, and check that one of `authorities` signed it.
 
     Raises:
         Misuse: it is malformed.

@@ -84,7 +84,7 @@ class Successions:
 
     @property
     def moved_to(self) -> Sequence[str]:
-        """The addresses where each statement says that the log continues."""
+        """For each statement, the addresses of the cluster that continues the log."""
         return [word.moved_to for word, _ in self._known]
 
     def after(self, log: str) -> Succession | None:
@@ -146,7 +146,7 @@ class Successions:
             return True
 
     def _read_kept(self) -> None:
-        """Read the kept statement; `Misuse` if it is damaged, since it may have ended the log."""
+        """Read the statement on disk that ended this node's log; `Misuse` if it is damaged."""
         if self._kept is None:
             return
         disk, directory = self._kept
@@ -251,7 +251,7 @@ class Greeting:
 
 
 def own_path(ca_path: str, stream: str) -> str:
-    """Return the path beside `ca.pem` of the statement that a node's own log continues another."""
+    """Return the path, beside `ca.pem`, of the statement that says how a node's log began."""
     return os.path.join(os.path.dirname(ca_path), f"{stream}{SUFFIX}")
 
 

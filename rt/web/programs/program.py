@@ -38,14 +38,14 @@ class ShownProgram:
     began_ns: int
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the metrics that every such program has."""
+        """Yield the metrics that a pusher and a puller share."""
         yield build_info(self.kind)
         ends = {("own",): expires_s(self.certificate.cert), ("ca",): expires_s(self.certificate.ca)}
         words = "When a certificate of this program expires."
         yield gauge("rt_certificate_expiry_timestamp_seconds", words, ends, ("use",))
 
     def overview(self, level: str, words: str) -> Fields:
-        """Return the fields of the overview that every such program has."""
+        """Return the fields of the overview that a pusher and a puller share."""
         overview = no_flow_overview(self.kind, self.stream, level, words, self.began_ns)
         return overview | {"events": self.events.latest(60)}
 
@@ -73,7 +73,7 @@ class ProgramSite(Site):
 
 
 def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:
-    """Return the fields of the overview that any program other than a node has."""
+    """Return the fields of the overview that all programs except nodes have."""
     return {
         "kind": kind, "name": f"rt {kind}", "stream": stream,
         "version": __version__, "at_ns": time.time_ns(), "began_ns": began_ns,
