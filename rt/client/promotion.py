@@ -46,7 +46,7 @@ def succession_path(settings: ConnectionSettings) -> str:
 
 
 def draft_path(settings: ConnectionSettings) -> str:
-    """Return the path of a copy's succession until the new cluster's files are written."""
+    """Return the path of the draft of a copy's succession, before the new cluster has its files."""
     return succession_path(settings) + _DRAFT
 
 

@@ -11,7 +11,7 @@ from rt.log.notify.confirmations import Level
 class PublisherDefaults:
     """PublisherDefaults: the table `[publisher]` of a client's configuration.
 
-    With it, a stream's operator sets defaults for all programs that use the file.
+    With this table, a stream's operator sets defaults for all programs that use the file.
     """
 
     confirm: str = field(

@@ -104,7 +104,8 @@ class Contexts:
         Args:
             files: our certificate files.
             make: makes a context from the paths of `files`.
-            stream: the stream that questions are about (`asking`); "" for a node's only one.
+            stream: the stream that questions are about (`asking`); "" for the only stream of a
+                node.
             watch: logs the result of `warning` daily, and checks the files for all connections.
         """
         self.problem: str | None = None

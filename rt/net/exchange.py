@@ -127,7 +127,7 @@ def decode_fields(data: bytes | str) -> Fields | None:
 
 
 def decode_request(data: bytes) -> Fields | None:
-    """Parse a JSON object, as `decode_fields`; None, too, if it is nested too deep for a request.
+    """Parse a JSON object; None if `data` is anything else, or nested too deep for a request.
 
     Python parses and prints nested JSON recursively, so an object that could just be parsed may
     crash the thread that writes it to a log.

@@ -40,7 +40,7 @@ class RepeatedLines:
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Log to `log`, and each kind's count once every `every_s` seconds of `clock`."""
+        """Prepare to log to `log`, and to log counts every `every_s` seconds by `clock`."""
         self._log = log
         self._every_s = every_s
         self._clock = clock

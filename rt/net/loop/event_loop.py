@@ -197,7 +197,7 @@ class EventLoop(LoopTurns):
                     failing(RuntimeError("the event loop of this process has ended"))
 
     def _note_longest(self) -> None:
-        """Log the longest turn if it was long, and how much of that time the thread was running."""
+        """Log a turn of over 0.25 s, and for how much of that time the thread was running."""
         if self.longest_s > _LONG_TURN_S:
             words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
