@@ -23,14 +23,15 @@ from rt.node.settings.node import NodeSettings
 def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     """Let a node start on a directory that was moved, for example to a larger disk.
 
-    A node refuses a directory that looks like a copy, since two nodes that share one vote break
-    every promise. Never use this for a backup or a snapshot, which lacks the latest votes: empty
-    the node's directory instead, and it copies everything from the other nodes.
+    A node refuses a directory that looks like a copy, since two nodes that share one vote could
+    elect two leaders and lose messages. Never adopt a backup or a snapshot, which lacks the latest
+    votes: empty the node's directory instead, and start the node, which then copies everything from
+    the other nodes.
 
     The command is refused while a node runs in the directory or answers at the node's address, and
     for a directory of another node or cluster.
 
-    The other options of rt node are taken as well.
+    It also takes the other options of rt node.
 
     \b
     rt node adopt-state --config n1.toml --original-is-gone
@@ -50,7 +51,7 @@ def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
 
 
 def _demand_silence(settings: NodeSettings) -> None:
-    """Raise `Refused` if the node runs somewhere else."""
+    """Raise `Refused` if a node answers at the address of this one."""
     contexts = Contexts(
         certificate_files(settings.certs, settings.name), client_context, settings.stream
     )

@@ -23,7 +23,7 @@ DIRECTORY = "certs"
 
 
 def _directory() -> str:
-    """Return the certificate directory that the file in RT_CONFIG names, or `certs`."""
+    """Return the certificate directory that the file in RT_CONFIG names; `certs` without a file."""
     path = os.environ.get("RT_CONFIG")
     if not path:
         return DIRECTORY
@@ -125,8 +125,8 @@ def issue(
     rt certs issue spark --role subscriber --stream flights
     rt certs issue edge --role mirror --host edge.example.org
 
-    What NAME may do is written to DIR/grants.toml, unless that has an entry for it already. To
-    replace files before they expire use `rt certs renew`, which keeps their role and hosts.
+    Also writes what NAME may do to DIR/grants.toml, unless that file has an entry for NAME already.
+    To replace the files before they expire, use rt certs renew, which keeps the role and the hosts.
     """  # noqa: D301 - click reads the backspace character
     files = certificates.issue(directory, name, clusters=clusters or None, **request)
     _say_made("issued", files, as_json=as_json)
@@ -206,8 +206,8 @@ def grants(directory: str, *, adopt: bool, as_json: bool) -> None:
     rt certs grants
     rt certs grants --dir /etc/rt/certs --json
 
-    To change a grant edit the file. Copy it beside every node's ca.pem: a running node reads it
-    again and ends the connections of those whose grants have changed.
+    To change a grant, edit the file and copy it beside every node's ca.pem: a running node reads it
+    again and ends the connections of each peer whose grant has changed.
     """  # noqa: D301 - click reads the backspace character
     path = os.path.join(directory, GRANTS_NAME)
     adopted = granting.adopt(directory) if adopt else []
@@ -240,7 +240,7 @@ def _granted(grant: Grant) -> str:
 
 
 def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
-    """Print the paths of a certificate's files, and the purpose of each."""
+    """Print the paths of a certificate and its key, with the holder's role and the expiry."""
     facts = _facts(files.cert)
     words = f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}"
     show_outcome({"cert": files.cert, "key": files.key, **facts}, words, as_json=as_json)
@@ -274,7 +274,7 @@ def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
 
 
 def _revoked_at(path: str, certificate: x509.Certificate) -> str | None:
-    """Return when a certificate was revoked, by crl.pem in its directory; None if it was not."""
+    """Return when the crl.pem beside a certificate revoked it, in ISO 8601; None if it did not."""
     ca = os.path.join(os.path.dirname(path), f"{certificates.AUTHORITY}.pem")
     if not os.path.exists(ca):
         return None

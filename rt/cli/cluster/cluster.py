@@ -80,10 +80,10 @@ _OPTIONS: Final = (
 
 
 def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the options of a new cluster's files, which `ClusterOptions` takes.
+    """Return a decorator that adds the options for a new cluster's files, as in `ClusterOptions`.
 
     Args:
-        count: the option for the number of nodes.
+        count: the name of the option for the number of nodes, such as `--nodes`.
     """
     options = (
         click.argument("directory", metavar="DIR"),
@@ -127,10 +127,10 @@ def init(
     again when it changes; further certificates come from rt certs issue. The paths
     in a node's file are this machine's, unless --node-root and --node-certs give the node's own.
 
-    With --from, a cluster that was lost continues from a copy of its merged log: positions and
-    sequence numbers continue after the copy's end, and publishers send again what it lacks. Name
-    all groups of redundant publishers, unless --state names them. The old cluster's nodes, copies
-    and certificates are refused.
+    With --from, the new cluster continues a lost one from a copy of its merged log: positions and
+    sequence numbers continue after the copy's end, and publishers send again what the copy lacks.
+    Name every group of redundant publishers with --group, unless the file of --state has them. The
+    old cluster's nodes, copies and certificates are refused.
     """  # noqa: D301 - click reads the backspace character
     if (groups or state) and not source:
         raise Misuse("--group and --state say what is in the log of --from; name that too")
@@ -140,12 +140,13 @@ def init(
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """ClusterOptions: the options of `rt cluster init`, which `rt standby promote` takes too.
+    """The options of `rt cluster init`, and what `rt standby promote` adds to them.
 
     Attributes:
-        log_id: the id of the cluster's log; see `founding_lines`.
-        grants: a file of grants to begin with; "" for none.
-        succession: as in `ClusterLayout`.
+        log_id: the id of the cluster's log; "" for a new id.
+        grants: path of the cluster's first grants.toml; "" for none.
+        succession: path of the authority's statement that this cluster continues another's log; ""
+            for none.
     """
 
     directory: str
@@ -168,7 +169,7 @@ class ClusterOptions:
 
 
 def write_cluster(options: ClusterOptions) -> list[Place]:
-    """Write a cluster's files; return its nodes."""
+    """Write the files of a new cluster; return the place of each node."""
     source, stream = options.source, options.stream
     founded = (
         founding_lines(source, stream, options.groups, options.state, log_id=options.log_id)
@@ -186,7 +187,7 @@ def write_cluster(options: ClusterOptions) -> list[Place]:
 
 
 def show_cluster(options: ClusterOptions, places: Sequence[Place]) -> None:
-    """Print what to do with the files of a new cluster."""
+    """Print the next steps after a new cluster's files are written: how to found and start it."""
     directory, node_certs, source = options.directory, options.node_certs, options.source
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
     if options.as_json:

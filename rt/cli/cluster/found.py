@@ -19,11 +19,11 @@ from rt.node.settings.node import NodeSettings
 def found_node(settings: NodeSettings) -> None:
     """Found a member of a new cluster, without starting it.
 
-    Run it once for each node of a new cluster, and never again: for a node that lost its directory
-    it would undo what the others have agreed on. Refused if the directory is not empty. The only
-    node of a cluster founds itself.
+    Run it once for each node of a new cluster, and never again: a node that lost its directory and
+    is founded again could undo what the other nodes have agreed on. Refused if the directory is not
+    empty. A cluster of one node does not need it: that node founds itself when it first starts.
 
-    The other options of rt node are taken as well.
+    It also takes the other options of rt node.
 
     \b
     rt node found --config /etc/rt/n1.toml
@@ -34,7 +34,7 @@ def found_node(settings: NodeSettings) -> None:
 
 
 def found_streams(settings: NodeSettings) -> list[str]:
-    """Found the state of each stream of a node; return their directories."""
+    """Create the state of each stream that a node serves; return the streams' directories."""
     return [found_stream(each) for each in settings.each_stream]
 
 

@@ -49,13 +49,13 @@ class ChangeRequests:
         ask: Ask | None = None,
         poll_s: float = _POLL_S,
     ) -> None:
-        """Prepare requests that fail after `timeout_s`, or at a refusal that is final.
+        """Ask for the members, and prepare to ask for changes.
 
         Args:
             settings: how to reach the nodes.
-            timeout_s: how long to wait for a change.
-            ask: makes a request of the node that leads; over the network by default.
-            poll_s: the pause before a request is repeated.
+            timeout_s: how long to wait in total, for this and for all changes.
+            ask: sends a request to the leader and returns the reply; over the network by default.
+            poll_s: the pause before a request is repeated, in seconds.
         """
         self._settings, self._ask_leader, self._poll_s = settings, ask or _asked, poll_s
         self._end_s = time.monotonic() + timeout_s
@@ -65,19 +65,19 @@ class ChangeRequests:
 
     @property
     def members(self) -> dict[str, Answer]:
-        """Return the members by name, according to the last answer."""
+        """Return each member's fields by name, according to the leader's last reply."""
         with reading_answers():
             return {str(each["name"]): each for each in self.answer["members"]}
 
     @property
     def _cluster(self) -> str:
-        """Return the cluster's name as in certificates, the same for all of its streams."""
+        """Return the cluster's id as certificates have it: without the stream's name."""
         with reading_answers():
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
         return cluster.removesuffix(f"/{stream}")
 
     def demand_member(self, name: str) -> None:
-        """Raise an error unless `name` is a member."""
+        """Raise `Misuse` unless `name` is a member."""
         if name not in self.members:
             raise Misuse(f"{name} is not a member; the members are {', '.join(self.members)}")
 
@@ -107,7 +107,7 @@ class ChangeRequests:
         note(f"{name} has caught up and votes")
 
     def remove(self, name: str) -> None:
-        """Remove a member; a leader hands over first."""
+        """Remove a member; a leader first hands its role to another node."""
         self.demand_member(name)
         self._change("remove-member", name)
         note(f"{name} is no longer a member; if it is running, it stops, and its files stay")
@@ -121,7 +121,10 @@ class ChangeRequests:
         note(f"{name} is reached at {address}; start it with that address under listen")
 
     def _change(self, do: str, name: str = "", address: str = "") -> None:
-        """Repeat a request until the reply has members on which the cluster has agreed."""
+        """Repeat a request until the leader confirms that the cluster has agreed on the change.
+
+        The last reply, which lists the members, becomes `answer`.
+        """
         has_asked = False
         while True:
             try:
@@ -139,7 +142,7 @@ class ChangeRequests:
                 return
 
     def _ask(self, request: Answer) -> Answer:
-        """Ask the leader; while there is none, wait and ask again."""
+        """Return the leader's reply; while no leader answers, wait and ask again."""
         while True:
             try:
                 return self._ask_leader(self._addresses(), self._settings.contexts(), request)
@@ -149,7 +152,7 @@ class ChangeRequests:
                 self._wait(str(error))
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Return the configured addresses, then those of members that the cluster has named."""
+        """Return the configured addresses, then those of the members in the leader's last reply."""
         named = [str(each["address"]) for each in self.answer.get("members", [])]
         found = [*self._settings.addresses(), *(parse_address(each) for each in named if each)]
         return list(dict.fromkeys(found))
@@ -165,7 +168,7 @@ class ChangeRequests:
         time.sleep(self._poll_s)
 
     def show(self, *, as_json: bool) -> None:
-        """Print the members as they are now."""
+        """Print the members, according to the leader's last reply."""
         if as_json:
             print_json(self.answer)
             return
@@ -180,9 +183,9 @@ class ChangeRequests:
 
 
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that all member changes share, and a `ChangeRequests` to use.
+    """Give `command` the options that all member changes share, and a `ChangeRequests` to use.
 
-    The members are printed once the command has returned.
+    The result prints the members after `command` has returned.
     """
 
     @functools.wraps(command)
@@ -231,8 +234,9 @@ def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> N
     rt cluster add n4 --address d:7420 --config flights/clients.toml
     rt cluster add n4 --address d:7420 --config flights/clients.toml --no-wait
 
-    Writes NAME.toml beside the directory of certificates, and issues the node's certificate where
-    the authority's key is here. Start the node meanwhile; until it votes, no majority needs it.
+    Writes NAME.toml beside the directory of certificates, and issues the node's certificate if the
+    authority's key is on this machine. Start the node while the command waits. The new node does
+    not count toward a majority until it votes.
     """  # noqa: D301 - click reads the backspace character
     _say_start(changes.add(name, address))
     if not no_wait:
@@ -250,10 +254,10 @@ def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
     rt cluster remove n4 --config flights/clients.toml
     rt cluster remove n3 --config flights/clients.toml --yes
 
-    Refused if the remaining nodes would not be a majority. Asks first if two voters would be left,
-    or one: two stop when either fails, and one has the only copy of the log. A leader
-    hands over first. The node stops by itself; revoke its certificate with rt certs revoke if you
-    give its machine away.
+    Refused if too few of the remaining nodes are up for a majority. Asks for confirmation if only
+    one or two voters would be left: two stop when either fails, and one has the only copy of the
+    log. A leader first hands its role to another node. The removed node stops by itself; revoke its
+    certificate with rt certs revoke if you give its machine away.
     """  # noqa: D301 - click reads the backspace character
     changes.demand_member(name)
     if not yes:
@@ -262,10 +266,10 @@ def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
 
 
 def _confirm_loss(members: Mapping[str, Answer], name: str) -> None:
-    """Ask before a cluster loses its last spare node.
+    """Ask the user to confirm a removal after which the loss of one more node stops the cluster.
 
     Raises:
-        Misuse: there is no terminal to ask at.
+        Misuse: standard input is not a terminal.
     """
     left = sorted(each for each in members if each != name and members[each]["votes"])
     if not members[name]["votes"] or not 0 < len(left) <= _FRAGILE:
@@ -286,14 +290,15 @@ def _confirm_loss(members: Mapping[str, Answer], name: str) -> None:
 @_address_option
 @member_command
 def replace_node(changes: ChangeRequests, *, old: str, new: str, address: str) -> None:
-    """Replace node OLD by node NEW: add, wait until it has caught up, and remove.
+    """Replace node OLD by node NEW: add NEW, wait until it has caught up, and remove OLD.
 
     \b
     rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
 
-    OLD is removed first if it is dead, since it only makes the majority larger, or if it is one of
-    seven, since no more may vote. If the command is stopped, run it again. For a new disk in
-    the same machine there is nothing to replace: start the node on an empty directory.
+    OLD is removed before NEW votes in two cases: if OLD is dead, since it would only make a
+    majority harder to reach, and if seven nodes vote already, which is the most allowed. If the
+    command is interrupted, run it again. After a change of the disk alone, do not replace the node:
+    start it on an empty directory.
     """  # noqa: D301 - click reads the backspace character
     if old == new:
         raise Misuse("give the new node a name of its own; for another address use rt cluster move")
@@ -301,7 +306,7 @@ def replace_node(changes: ChangeRequests, *, old: str, new: str, address: str) -
 
 
 def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
-    """Make the changes that an earlier, interrupted call has not made yet."""
+    """Replace member `old` by `new`, leaving out steps that an interrupted call has completed."""
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
@@ -327,11 +332,12 @@ def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
 @_address_option
 @member_command
 def move(changes: ChangeRequests, *, name: str, address: str) -> None:
-    """Change the address of node NAME; the others need no restart.
+    """Change the address of node NAME; no other node needs a restart.
 
     \b
     rt cluster move n3 --address e:7420 --config flights/clients.toml
 
-    Then start the node there, with its own directory, and the new address under listen.
+    Afterwards start NAME at the new address, with the directory that it had, and with the new
+    address as its setting listen.
     """  # noqa: D301 - click reads the backspace character
     changes.move(name, address)

@@ -42,10 +42,10 @@ RELOADED: Final = "certificates, reserve and limits were"
 def node(context: click.Context, *, settings: NodeSettings, without_standby: bool) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
-    A stream that fails stops, and the others continue; the node ends with the last one.
-    Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
-    certificates, the reserve and the limits again, and logs which other settings of the file wait
-    for a restart; where the node has a terminal, it stops the node, as a closed one does.
+    If a stream fails, it stops and the others continue; when all have failed, the node ends.
+    SIGTERM and ctrl-C stop the node cleanly; everything acknowledged is kept. On SIGHUP the node
+    loads certificates, the reserve and the limits again, and logs which other changed settings need
+    a restart; a node that runs in a terminal stops instead, since a closing terminal sends SIGHUP.
 
     \b
     rt node found --config node.toml
@@ -94,10 +94,13 @@ node.add_command(found_node)
 
 
 def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
-    """Wait until the cluster has a leader, or its standby says that the cluster was not given up.
+    """Wait until it is known whether another cluster continues the log of a node that starts.
+
+    A leader of the cluster, or a standby that still serves the log, shows that none does. Does not
+    wait if no standby is configured.
 
     Returns:
-        False if a signal ended the wait.
+        Whether the node may start; False if a signal ended the wait.
     """
     if not settings.agreement.standby:
         return True
@@ -116,7 +119,7 @@ def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
 
 
 def _streams_of(running: StreamHost) -> str:
-    """Return a phrase for what is served, with the names of the first few streams."""
+    """Return a phrase that says how many streams a node serves, and names the first few."""
     names = list(running.nodes)
     if len(names) == 1:
         return f"stream {names[0]}"

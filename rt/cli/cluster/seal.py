@@ -20,10 +20,10 @@ from rt.net.admin import reading_answers
 )  # fmt: skip
 @json_option("where the log ends")
 def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
-    """End the log of a cluster: nothing more is merged, and nothing of its state changes.
+    """End the log of a cluster: it merges nothing more, and its state does not change.
 
-    Publishers keep what they publish and are told why it is not merged; readers are served until
-    --moved-to is given. rt cluster unseal reopens the log. Needs an operator's certificate.
+    Publishers keep what they publish and are told why it is not merged. Readers are still served,
+    unless --moved-to is given. rt cluster unseal reopens the log. Needs an operator's certificate.
 
     \b
     rt cluster seal --config old/clients.toml
@@ -38,8 +38,8 @@ def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
 def unseal(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Reopen the log of a sealed cluster, unless another cluster continues it.
 
-    Refused once the authority has recorded that another cluster does (rt standby promote --now
-    --authority).
+    Refused once the sealed cluster has the authority's signed statement that another cluster
+    continues its log (rt standby promote --now --authority).
 
     \b
     rt cluster unseal --config old/clients.toml

@@ -53,9 +53,9 @@ def install(
 ) -> None:  # fmt: skip
     """Write a unit for KIND: node, push or pull.
 
-    The unit may write to the root of the settings and nowhere else, is restarted after a failure
-    that a restart can cure, reloads on SIGHUP, and tells systemd that it is ready and alive. The
-    command starts nothing and creates no user.
+    The service may write only to the root that the settings name. It reloads on SIGHUP, and tells
+    systemd when it is ready and that it is alive; systemd restarts it after a failure that a
+    restart can cure. The command starts nothing and creates no user.
 
     \b
     rt service install node --config /etc/rt/n1.toml --dry-run > rt-node-n1.service
@@ -74,7 +74,11 @@ def install(
 
 
 def _unit(kind: str, config: str, user: str, program: str | None) -> Unit:
-    """Return the unit for a file of settings, which is read and checked."""
+    """Return the unit for a program whose settings are in `config`; checks the settings.
+
+    Raises:
+        click.UsageError: An argument or a setting is unusable, or the file does not exist.
+    """
     if not _USER.fullmatch(user):
         raise click.UsageError(f"--user {user!r} is not a user's name")
     command = program or _own_program()
@@ -105,7 +109,7 @@ def _settings(kind: str, config: str) -> NodeSettings | ServiceSettings:
 
 
 def _own_program() -> str:
-    """Return the path of the running command, or of the `rt` beside its Python."""
+    """Return the path of the command `rt`: beside the running Python, otherwise that of PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "rt")
     return beside if os.path.exists(beside) else shutil.which("rt") or beside
 

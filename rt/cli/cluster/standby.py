@@ -48,10 +48,10 @@ _POLL_S: Final = 0.2
 
 @click.group(cls=CommandGroup)
 def standby() -> None:
-    """Show how far a standby is, promote it to a cluster, and have a lost one follow that.
+    """Show how far a standby is, make a cluster of it, and make the lost cluster follow that.
 
-    A standby is a copy that rt pull --standby keeps, with the cluster's state beside it: policy,
-    leases, cursors, groups and owners of sessions.
+    A standby is a copy of a cluster's log that rt pull --standby keeps, with the cluster's state
+    beside it: policy, leases, cursors, groups and owners of sessions.
 
     \b
     rt standby status --root copy --stream flights --max 30
@@ -77,9 +77,9 @@ standby.add_command(rejoin_command)
 def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
     """Show what a standby has: messages and seconds behind, proof, and age of the state.
 
-    The exit code is 0 if the copy has everything that was merged S seconds ago and its state is
-    carried, or if it was promoted. It is 1 if not, and also if rt pull --standby does not run or
-    reaches no node: then it is not known.
+    The exit code is 0 if the copy has everything that was merged S seconds ago and the cluster's
+    state is at most S seconds old, or if the standby was promoted. Otherwise it is 1, also if this
+    is not known, because rt pull --standby does not run or reaches no node.
 
     \b
     rt standby status --root copy --stream flights --max 30
@@ -98,7 +98,7 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
 
 
 def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
-    """Return how far a standby has come, as fields for a script."""
+    """Return what `record` says of a standby's progress, as JSON fields for a script."""
     return {
         "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
         "bytes_behind": record.behind_bytes if record.behind_bytes >= 0 else None,
@@ -114,7 +114,7 @@ def _rounded(seconds: float) -> float | None:
 
 
 def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
-    """Return why a standby is not good enough; "" if it is."""
+    """Return why a standby may lack more than `max_s` seconds of messages or state; "" if not."""
     because = f" ({printable(record.error)})" if record.error else ""
     if now_ns - record.at_ns > max(max_s, 30.0) * 1e9:
         return f"rt pull --standby has not reported since {time_text(record.at_ns)}"
@@ -131,7 +131,7 @@ def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
 
 
 def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
-    """Return how far a standby has come, as lines for a person."""
+    """Return what `record` says of a standby's progress, as lines for a person."""
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
     as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
@@ -167,19 +167,19 @@ def promote(
     """Write the files of a cluster that continues a standby's log and state.
 
     With --drained, the cluster that --config or --nodes names is sealed, the standby copies the
-    rest of its log, and both digests are compared: nothing is lost, and positions, sequence
-    numbers, copies, cursors and groups stay valid. If that fails, rt cluster unseal reopens the
-    old cluster's log.
+    rest of its log, and the digests of log and copy are compared: nothing is lost, and positions,
+    sequence numbers, copies, cursors and groups stay valid. If the command fails, rt cluster unseal
+    reopens the old cluster's log.
 
-    With --now, the new log begins where the standby's copy ends. Messages that the old cluster had
-    merged beyond that are missing, unless publishers still have them. The log gets a new id, so
-    that copies of the old one, which may hold more, are refused. With --authority, rt standby fence
-    seals the old cluster when it comes back, and rt standby rejoin turns its copies into copies of
-    the new log; without --authority, the old cluster must not run again.
+    With --now, the new log begins where the standby's copy ends. Messages that the old cluster
+    merged after the copy's end are missing, unless publishers still have them. The log gets a new
+    id, so that copies of the old log, which may hold more, are refused. With --authority, rt
+    standby fence can seal the old cluster when it comes back, and rt standby rejoin can turn its
+    copies into copies of the new log; without --authority, the old cluster must not run again.
 
-    Then found and start the nodes with the commands that this prints. Options are those of rt
-    cluster init; --authority names the directory of the old cluster's certificates, to keep them
-    and the grants.
+    Then found and start the new nodes with the commands that are printed. The options are those of
+    rt cluster init; --authority names the directory of the old cluster's certificates, to keep its
+    certificates and grants.
 
     \b
     rt standby promote new --root copy --stream flights --drained --config old/clients.toml \\
@@ -234,7 +234,11 @@ def _note_fence(settings: ConnectionSettings) -> None:
 def _continued(
     settings: ConnectionSettings, log: str, given: dict[str, Any], *, drained: bool
 ) -> AbstractContextManager[str]:
-    """Return a context with the id of the continued log; "" has the new cluster choose one."""
+    """Return a context that yields the id of the new cluster's log; "" to have it choose one.
+
+    With `drained` the new cluster keeps the id `log`. Otherwise an authority, if one was given,
+    signs within the context that the new log continues `log`.
+    """
     if drained:
         return nullcontext(log)
     if given["authority"]:
@@ -247,9 +251,9 @@ def _continued(
 
 
 def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
-    """Have the old cluster turn everyone away before the new nodes run.
+    """Have the old cluster turn away all clients, and name the new nodes, whose places are given.
 
-    Once they run, the old cluster no longer knows where the log ends.
+    This must be done before the new nodes run: from then on the log grows without the old cluster.
     """
     moved_to = ",".join(each.address for each in places)[:MOVED_TO_MAX]
     try:
@@ -277,16 +281,16 @@ def _say_missing(settings: ConnectionSettings, *, drained: bool, as_json: bool) 
 
 
 def _missing(record: StandbyRecord) -> str:
-    """Return what may be missing after a promotion without the cluster."""
+    """Return a sentence about what may be missing if a standby is promoted without its cluster."""
     since = time_text(record.complete_as_of_ns) if record.complete_as_of_ns else "an unknown time"
     return f"what was merged after {since} may be missing, unless its publishers still have it"
 
 
 def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
-    """Seal the cluster; return once the copy and the state have reached the end of its log.
+    """Seal the old cluster, and wait until the standby has the end of its log and its state.
 
     Raises:
-        ClickException: it took too long, or the copy differs.
+        ClickException: the standby took longer than `timeout_s`, or its copy differs from the log.
     """
     with reading_answers():
         answer = settings.ask({"do": "seal"})
@@ -321,7 +325,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
 
 
 def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
-    """Whether the copy and the carried state have reached the end of a sealed log."""
+    """Whether a standby's copy has reached position `end`, and its state instruction `index`."""
     try:
         carried, record = carried_here(root, stream), read_record(root, stream)
     except Misuse:
@@ -343,10 +347,11 @@ def compare(
 ) -> None:
     """Show what a lost cluster had merged that the cluster after it does not have.
 
-    OLD is the merged log of a node of the cluster that was given up by promote --now; that node
-    must not run. NEW is a copy of the log that goes on, complete (rt pull --once). Up to where
-    they part they are equal, by digest. Of what OLD has beyond, publishers may have sent all or
-    some again: the rest is named by session and sequence number. Nothing is changed.
+    OLD is the merged log of a stopped node of the cluster that was given up by promote --now. NEW
+    is a complete copy of the log that continues it (rt pull --once). Both are equal, by digest, up
+    to the position where the new cluster began. Messages after that position in OLD may be in NEW
+    too, if publishers have sent them again; the missing ones are listed by session and sequence
+    number. Nothing is changed.
 
     The exit code is 1 if messages are missing.
 

@@ -57,10 +57,10 @@ def stream() -> None:
 def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
     """Add a stream to a node's configuration file, and create the stream's initial state.
 
-    Run this once on each node of the cluster, as for a new cluster. Then restart each node, or send
-    it SIGHUP: the stream is served once a majority of the nodes has it. If a node has lost its
-    directory, do not run this again: the node copies the stream from the others. grants.toml has
-    to name the stream for its publishers and subscribers.
+    Run this once on each node of the cluster. Then restart each node, or send it SIGHUP: the stream
+    is served once a majority of the nodes has it. If a node loses its directory later, do not run
+    this again: the node copies the stream from the others. grants.toml has to grant the stream to
+    its publishers and subscribers.
 
     \b
     rt stream create trains --config /etc/rt/n1.toml
@@ -94,10 +94,10 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
 @flag("--yes", help="Do not ask.")
 @json_option("what was dropped")
 def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
-    """Remove a stream from a node's file; its files stay where they are.
+    """Remove a stream from a node's configuration file; the stream's data stays where it is.
 
-    After SIGHUP or a restart the node does not serve it. The stream goes on while a majority of
-    the other nodes serves it. Delete the directory yourself once nothing in it is needed.
+    The node stops serving the stream after SIGHUP or a restart. The other nodes go on with it as
+    long as they are a majority. Delete the stream's directory yourself once it is not needed.
 
     \b
     rt stream drop trains --config /etc/rt/n1.toml
@@ -127,7 +127,7 @@ def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
 @config_option
 @json_option("the streams")
 def list_streams(*, config: str, as_json: bool) -> None:
-    """List the streams of a node's file, and how the running node serves each.
+    """List the streams in a node's configuration file, and how the running node serves each.
 
     \b
     rt stream list --config /etc/rt/n1.toml
@@ -143,7 +143,10 @@ def list_streams(*, config: str, as_json: bool) -> None:
 
 
 def _row(settings: NodeSettings) -> dict[str, Any]:
-    """Return one stream's row; its state is the node's role, or why the stream is not served."""
+    """Return a stream's row for `rt stream list`, with what the running node says of the stream.
+
+    The row's `state` is the node's role in the stream, or why the stream is not served.
+    """
     row = {
         "stream": settings.stream, "state": "", "merged_end": "", "messages": "",
         "directory": stream_directory(settings.root, settings.stream),
@@ -166,13 +169,16 @@ def _read(config: str) -> tuple[str, NodeSettings]:
 
 
 def _settings_of(config: str, text: str) -> NodeSettings:
-    """Return the settings that a file with this text would give; errors as for `load`."""
+    """Return the settings that the file `config` would give with this text; errors as for `load`.
+
+    Only the list of streams is taken from `text`; it is the only part that a command changes.
+    """
     listed = listed_streams(text)
     return load(NodeSettings, config, "node", {}, {"streams": listed})
 
 
 def _write(config: str, text: str) -> None:
-    """Replace a file and keep its mode and owner: the node may run as another user."""
+    """Replace the text of a file; keep its mode and owner, as the node may run as another user."""
     facts = os.stat(config)
     write_file(config, text.encode(), force=True)
     os.chmod(config, facts.st_mode & 0o777)

@@ -39,11 +39,11 @@ def fence(
 ) -> None:
     """Seal the cluster that was given up as soon as it comes back.
 
-    Asks the old cluster's nodes every second, until a majority of them runs and has agreed that
-    its log continues elsewhere: it merges nothing more, and tells its clients where to go. Run it
-    as a service where those nodes can be reached. Any certificate will do, since the authority has
-    signed what it brings. What the old cluster has merged meanwhile is not in the new log; rt
-    standby rejoin keeps and lists it.
+    Asks the old cluster's nodes every second, until a majority of them runs and has agreed that the
+    log continues elsewhere. From then on the old cluster merges nothing, and tells its clients
+    where to go. Run the command as a service on a machine that can reach the old nodes. Any
+    certificate will do, since the message for the nodes is signed by the authority. What the old
+    cluster merges before it is sealed is not in the new log; rt standby rejoin keeps and lists it.
 
     \b
     rt standby fence --root copy --stream flights --config old/clients.toml
@@ -93,15 +93,16 @@ def fence(
 def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_json: bool) -> None:
     """Turn a copy of the old cluster's log into a copy of the log that continues it.
 
-    ROOT is that of a stopped node of the old cluster, of a stopped puller, or of the standby. As
-    far as the copy reaches, it must equal, by digest, the part of the old log that the new log
-    keeps. Messages beyond that part do not belong to the new log: the copy as it was is kept in a
-    directory beside it, with a list of their sessions and sequence numbers. Readers' cursors stay
-    valid; those beyond that part are moved back to its end.
+    ROOT is the directory of a stopped node of the old cluster, of a stopped puller, or of the
+    standby. The new log keeps the old log up to a position, the cut; up to it the copy must equal
+    the old log, by digest. If the copy has messages after the cut, they do not belong to the new
+    log: the whole old copy is kept in a directory beside the new one, with a list of the sessions
+    and sequence numbers of those messages. Readers' cursors stay valid; cursors after the cut are
+    moved back to it.
 
-    After that, rt pull continues the copy from the new cluster; rt node refuses to start on it. rt
-    pull --standby makes the old site the standby, and rt standby promote --drained moves the
-    cluster back.
+    After that, rt pull continues the copy from the new cluster; rt node refuses to start on it. To
+    move the cluster back to the old site, make the copy a standby with rt pull --standby, and then
+    use rt standby promote --drained.
 
     \b
     rt standby rejoin --root n1 --stream flights --succession standby.succession --dry-run
@@ -121,7 +122,7 @@ def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_
 
 
 def _lines(found: Rejoined, known: Succession, *, is_dry: bool) -> list[str]:
-    """Return lines that tell a person what happened to a copy."""
+    """Return lines that tell a person what was done to a copy, or with `is_dry` would be done."""
     will = "would be" if is_dry else "is"
     lines = [f"the copy {will} one of the log {known.new}, and ends at {found.end}"]
     if found.aside:

@@ -78,12 +78,12 @@ class Unit:
 
     Attributes:
         kind: `node`, `push` or `pull`.
-        stream: The stream that it serves, ships or copies.
+        stream: The stream that the service serves, ships or copies.
         name: The node's name; "" for a pusher or puller.
         program: The absolute path of the command `rt`.
-        config: The absolute path of its settings.
-        root: The absolute path of its directory, the only one that it may write to.
-        user: The user that it runs as.
+        config: The absolute path of the settings file.
+        root: The absolute path of the data directory, the only one that the service may write to.
+        user: The user that the service runs as.
     """
 
     kind: str
@@ -115,7 +115,7 @@ class Unit:
 
 
 def _word(path: str) -> str:
-    """Return a path as one word of a unit file, which expands % and splits at blanks.
+    """Return a path quoted for a unit file, which otherwise expands % and $, and splits at blanks.
 
     >>> print(_word("/srv/my rt/100%"))
     "/srv/my rt/100%%"

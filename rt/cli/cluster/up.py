@@ -54,10 +54,10 @@ def up(
 ) -> None:  # fmt: skip
     """Run a whole cluster on this machine until ctrl-C: for development.
 
-    The first run creates the cluster in the directory; later runs use it. The cluster keeps running
-    when one of its nodes ends. To try out a failover, kill and start nodes from another terminal;
-    --kill sends SIGKILL, which ends a process as suddenly as a power cut. After --add, give the
-    new number of nodes when you start it again.
+    The first run creates the cluster in the directory; later runs use it. The command keeps running
+    when a node ends. To try out a failover, kill and start nodes from another terminal; --kill
+    sends SIGKILL, which ends a process as suddenly as a power cut. After an --add, give the new
+    number of nodes as --nodes when you next start the cluster.
 
     \b
     rt up --nodes 3 --stream flights --http 127.0.0.1:9420
@@ -99,11 +99,11 @@ def start_nodes(
     """Start a process for each node of a cluster on this machine; return when all of them serve.
 
     Args:
-        children: Stops the processes at the end.
+        children: Starts the processes, and stops them when it is closed.
         root: The cluster's directory.
-        stream: The stream that it serves.
-        places: Its nodes.
-        pages: The address of each node's page, by node name.
+        stream: The stream that the cluster serves.
+        places: The cluster's nodes.
+        pages: The address of each node's page, by node name; a node without one has no page.
 
     Raises:
         RtError: A node did not start; the message says why.
@@ -137,10 +137,10 @@ class LocalCluster:
         self._killed: set[str] = set()  # killed on request, and not started since
 
     def look(self) -> None:
-        """Report what nodes have warned of, and which have ended, since the last call.
+        """Print the nodes' warnings, and which nodes have ended, since the last call.
 
         Raises:
-            RtError: No node is left, and not all of them were killed on request.
+            RtError: The last node has ended, and no node that is down was killed on request.
         """
         for name, child in list(self._running.items()):
             if child.running:
@@ -175,9 +175,10 @@ class LocalCluster:
         return self._start(name)
 
     def _add(self, name: str) -> str:
-        """Start a node that was added to the configuration while this was running.
+        """Start the node of a configuration file that was written since the cluster was started.
 
-        Return a line that says so, also if the node is running already.
+        Returns:
+            A line for the user; it is no error if the node is running already.
         """
         config = os.path.join(self._root, f"{parse_node(name)}.toml")
         settings = load(NodeSettings, config, "node", environment={})
@@ -226,7 +227,7 @@ def _start(children: Children, place: cluster_files.Place, page: str) -> Child:
 
 
 def _is_founder(root: str, place: cluster_files.Place) -> bool:
-    """Return whether a node founded the cluster, rather than was added later."""
+    """Return whether a node is one of those that the cluster was created with."""
     first = load(NodeSettings, os.path.join(root, "n1.toml"), "node", environment={})
     return place.name in first.member_names
 
@@ -234,7 +235,12 @@ def _is_founder(root: str, place: cluster_files.Place) -> bool:
 def _page_addresses(http: str | None, nodes: int) -> list[str]:
     """Return the nodes' page addresses: the first at `http`, the others at the ports after it.
 
-    Raises whatever would end a node over its page, before a cluster is created.
+    Checks the addresses before a cluster is created, since a node that cannot serve its page ends.
+
+    Raises:
+        click.UsageError: There are not enough ports after that of `http`.
+        Misuse: A package that pages need is not installed.
+        OSError: An address is not available.
     """
     if http is None:
         return []
@@ -250,9 +256,12 @@ def _page_addresses(http: str | None, nodes: int) -> list[str]:
 
 
 def _places(root: str, stream: str, nodes: int) -> list[cluster_files.Place]:
-    """Return the nodes of the cluster in `root`, which is created if there is none.
+    """Return the nodes of the cluster in `root`, without those that were removed from it.
 
-    Nodes that were removed from the cluster are left out.
+    Creates the cluster if there is none.
+
+    Raises:
+        click.UsageError: The cluster has another number of nodes, or serves another stream.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs or cluster_files.is_half_made(root):

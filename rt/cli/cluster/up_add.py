@@ -16,11 +16,13 @@ _CONFIG: Final = re.compile(r"n(\d+)\.toml")
 
 
 def add_node(root: str) -> None:
-    """Add a node, have `rt up` start it, and wait until it votes; resumes an interrupted call.
+    """Add a node to the cluster in `root`, have its `rt up` start the node, and wait for its vote.
+
+    If an earlier call was interrupted, completes that call and adds no second node.
 
     Raises:
         Misuse: No cluster is running there.
-        Refused: The nodes do not accept another one.
+        Refused: The cluster does not accept another node.
         RtError: The node does not start.
     """
     demand_running(root)

@@ -1,6 +1,7 @@
-"""Control of a running `rt up`: another terminal's requests, passed through files in its directory.
+"""Control of a running `rt up`: passes requests from another terminal through files.
 
-A file needs neither a free port nor a path short enough for a Unix socket (108 bytes).
+The files are in the cluster's directory. Unlike a socket, a file needs no free port, and its path
+may be longer than 108 bytes.
 """
 
 import json
@@ -26,7 +27,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What to do with a node.
+    """A request to kill, start or add a node.
 
     Attributes:
         verb: `kill`, `start` or `add`.
@@ -38,11 +39,11 @@ class ControlRequest:
 
 
 def ask_cluster(root: str, request: ControlRequest) -> str:
-    """Ask the cluster that runs in a directory, and return its answer.
+    """Send a request to the `rt up` that runs a cluster in `root`, and return the answer.
 
     Raises:
-        Misuse: No cluster runs there, or it refuses.
-        RtError: It does not answer, or failed to do it.
+        Misuse: No cluster runs there, or the request is refused.
+        RtError: There is no answer within 30 s, or the request failed.
     """
     demand_running(root)
     number = secrets.token_hex(8)
@@ -58,7 +59,10 @@ def ask_cluster(root: str, request: ControlRequest) -> str:
 
 
 class ControlServer:
-    """Accepts requests for the cluster of a directory, one at a time, while it is open."""
+    """Receives requests for the cluster in a directory, one at a time.
+
+    Entering and leaving the context remove what an earlier request has left.
+    """
 
     def __init__(self, root: str) -> None:
         self._request = os.path.join(root, _REQUEST)
@@ -68,8 +72,8 @@ class ControlServer:
         """Carry out the request that has arrived since the last call, if any, and answer it.
 
         Args:
-            obey: Carries a request out and returns the answer; an `RtError` or `OSError` becomes a
-                refusal.
+            obey: Carries a request out and returns the answer; its `RtError` or `OSError` is sent
+                as the answer, and not raised.
         """
         fields = _read(self._request)
         if not fields:
@@ -99,7 +103,7 @@ class ControlServer:
 
 
 def demand_running(root: str) -> None:
-    """Raise `Misuse` unless a running cluster holds the lock."""
+    """Raise `Misuse` unless a running `rt up` holds the lock of the cluster's directory `root`."""
     if os.path.isdir(root):
         try:
             os.close(take_lock(root, "running"))
@@ -117,7 +121,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 
 
 def _write(path: str, fields: dict[str, Any]) -> None:
-    """Replace a file in one step, so that no reader sees half of it."""
+    """Write fields to a file as JSON; replace it in one step, so that no reader sees half of it."""
     part = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     with open(fd, "w", encoding="utf-8") as file:
@@ -126,7 +130,7 @@ def _write(path: str, fields: dict[str, Any]) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return a file's fields; empty if it is missing or cannot be read."""
+    """Return the JSON fields in a file; empty if the file is missing or cannot be read."""
     try:
         file = OsDisk().open_read(path)
     except OSError:

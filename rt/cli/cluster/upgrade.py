@@ -16,10 +16,10 @@ from rt.text import printable, time_text
 
 @click.group(cls=CommandGroup)
 def upgrade() -> None:
-    """Show whether an update of the nodes can be undone, and make it final.
+    """Show whether an update of the nodes can be undone, and make the update final.
 
-    Update rt node by node, as long as it takes. Until finalize, nothing is written that the
-    version before cannot read: any node may go back to it.
+    Update the nodes one by one, and take as long as you need. Before finalize, nothing is written
+    that the previous version of rt cannot read, so any node may go back to that version.
 
     \b
     rt cluster upgrade status --config flights/clients.toml
@@ -31,7 +31,7 @@ def upgrade() -> None:
 @link_options("archive")
 @json_option("the level and the nodes")
 def status(settings: ConnectionSettings, *, as_json: bool) -> None:
-    """Show the level of the cluster's formats, what each node reads, and what finalize brings.
+    """Show the level of the cluster's formats, the level each node reads, and what finalize adds.
 
     \b
     rt cluster upgrade status --config flights/clients.toml
@@ -50,8 +50,8 @@ def status(settings: ConnectionSettings, *, as_json: bool) -> None:
 def finalize(settings: ConnectionSettings, *, dry_run: bool, as_json: bool) -> None:
     """Let the cluster use the newest formats; from then on its nodes cannot go back.
 
-    Every member must run a version that reads them, and be up. Needs an operator's certificate.
-    Earlier versions of rt are refused by the other nodes afterwards.
+    All members must be up and run a version of rt that reads the newest formats. Afterwards, nodes
+    with an earlier version are refused by the others. Needs an operator's certificate.
 
     \b
     rt cluster upgrade finalize --dry-run --config flights/clients.toml
