@@ -87,7 +87,7 @@ COMMANDS: Final = {name: each for part in SECTIONS.values() for name, each in pa
 
 
 class Program(CommandGroup):
-    """A group whose commands are imported when they run."""
+    """The group of all commands of `rt`, each of which is imported when it runs."""
 
     context_class = HelpContext
 
@@ -96,7 +96,7 @@ class Program(CommandGroup):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; return None if there is no such command."""
+        """Import and return a command; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -144,7 +144,10 @@ class Program(CommandGroup):
         return 0
 
     def _unknown(self, error: Exception) -> int:
-        """Report an error from before `rt check` began as UNKNOWN: 2 would mean CRITICAL."""
+        """Report an error that kept `rt check` from starting as UNKNOWN; return its exit code.
+
+        The usual exit code of such an error, 2, would mean CRITICAL to a monitoring system.
+        """
         check = importlib.import_module(COMMANDS[_PLUGIN][0].partition(":")[0])
         code: int = check.unknown(error).exit_code
         return code
@@ -190,7 +193,10 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """Open /dev/null for closed standard files; else a log's file would get their descriptors."""
+    """Open /dev/null for each of stdin, stdout and stderr that is closed.
+
+    Otherwise the next file that is opened, such as a log's, would get its descriptor.
+    """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
             setattr(sys, name, open(number, mode))  # noqa: SIM115 - open until we end
@@ -217,13 +223,13 @@ def _explain(error: BaseException) -> None:
 
 
 def _is_help(error: BaseException) -> TypeGuard[click.UsageError]:
-    """Return whether an error is a group's help, shown because no subcommand was given."""
+    """Return whether an error only shows a group's help, since no subcommand was given."""
     help_error = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 has none
     return isinstance(error, help_error)
 
 
 def _discard_output() -> None:
-    """Discard buffered output, which Python would otherwise fail to write at exit."""
+    """Discard buffered output, which Python would fail to write at exit, as the reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

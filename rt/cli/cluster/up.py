@@ -178,7 +178,7 @@ class LocalCluster:
         """Start the node of a configuration file that was written since the cluster was started.
 
         Returns:
-            A line for the user; it is no error if the node is running already.
+            A line for the user. A node that is running already is left alone.
         """
         config = os.path.join(self._root, f"{parse_node(name)}.toml")
         settings = load(NodeSettings, config, "node", environment={})

@@ -40,12 +40,12 @@ class NodeAnswer:
 
 
 def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
-    """Ask each node once, all at the same time, so that one that is down delays no other.
+    """Ask each node for its status, all at the same time, so that a node that is down delays none.
 
-    Members that the settings do not name are asked too, at the addresses that the others give. A
-    configured address that does not answer, and is no member's, is left out: its node was
-    removed or replaced. Neither is done if the members know each other by addresses that are not
-    those in the settings, as behind a gateway.
+    Asks the configured addresses, then the other members at the addresses that the answers list. A
+    configured address that does not answer is left out of the result if no member has it, since its
+    node was removed or replaced. If no node lists an address at which it was asked, as behind a
+    gateway, exactly the configured addresses are asked and returned.
 
     Raises:
         Misuse: The certificate of this program cannot be used.
@@ -64,9 +64,11 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
 def member_places(
     found: Sequence[NodeAnswer], *, only_voters: bool = False
 ) -> list[tuple[str, int]]:
-    """Return the members' addresses, as listed by nodes that answer at a listed address.
+    """Return the members' addresses, as listed in the nodes' answers.
 
-    The leader's list is preferred: the list of a lagging node may name a removed member.
+    A list counts only if it has the address at which the node was asked: otherwise its addresses
+    may be unreachable from here. The leader's list is preferred, since a lagging node may list a
+    removed member.
     """
     lists, of_leaders = list[tuple[str, int]](), list[tuple[str, int]]()
     for each in found:
@@ -92,9 +94,9 @@ def _places(addresses: Iterable[object]) -> list[tuple[str, int]]:
 
 
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
-    """Ask the nodes at these addresses.
+    """Ask the nodes at these addresses at the same time; return the results in the same order.
 
-    The threads are daemons, so that ctrl-C does not wait for nodes that do not answer.
+    Each question has a daemon thread, so that ctrl-C does not wait for nodes that do not answer.
     """
     found: dict[tuple[str, int], NodeAnswer] = {}
 
@@ -121,5 +123,5 @@ def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:
 
 
 def no_answer(where: str, error: OSError | RtError, sent_ns: int = 0) -> NodeAnswer:
-    """Return the result of querying an address that gave no answer but this error."""
+    """Return the result for an address, `where`, that could not be queried because of `error`."""
     return NodeAnswer(where, {}, spoken(error), isinstance(error, RtError), sent_ns)

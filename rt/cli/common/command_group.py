@@ -1,4 +1,4 @@
-"""CommandGroup: a command with subcommands, which suggests one where a name is mistyped."""
+"""CommandGroup: a command with subcommands, which suggests a name for a mistyped one."""
 
 import difflib
 from typing import Final

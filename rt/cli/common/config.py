@@ -38,9 +38,9 @@ def explain_config(
 ) -> None:  # fmt: skip
     """Show each setting that COMMAND would run with, its value, and where that comes from.
 
-    Later sources override earlier ones: defaults, the file of --config or RT_CONFIG, the
-    environment, options. Nothing is run. Options follow as COMMAND takes them, and a subcommand
-    is one word with it.
+    Values come from these sources, and later ones override earlier ones: defaults, the file of
+    --config or RT_CONFIG, the environment, options. COMMAND is not run. Give its options after it.
+    Put quotes around a command with a subcommand, such as 'session list'.
 
     \b
     rt config explain node --config n1.toml --listen 0.0.0.0:7420
@@ -69,7 +69,7 @@ def explained(program: click.Context, command: str, config_path: str | None) -> 
 
 
 def commands_with_settings(program: click.Context) -> list[str]:
-    """Return the names of all commands with settings; a subcommand's begins with its group's."""
+    """Return the names of all commands with settings; subcommands are named like `session list`."""
     return _below(program.command, program, "")
 
 
@@ -84,7 +84,7 @@ def _below(command: click.Command, context: click.Context, name: str) -> list[st
 
 
 def _command(context: click.Context, name: str) -> click.Command:
-    """Return the command of this name.
+    """Return the command of this name, such as `push` or `session list`.
 
     Raises:
         click.UsageError: There is no such command, or it has no settings.
@@ -122,7 +122,7 @@ def _given(command: click.Command, name: str, arguments: list[str]) -> dict[str,
 
 
 def _optional(option: click.Option) -> click.Option:
-    """Make an option optional: the command itself may require it, explaining it does not."""
+    """Return a copy of an option that may be left out, even if the command itself requires it."""
     found = copy.copy(option)
     found.required = False
     return found

@@ -51,11 +51,11 @@ def note(remark: str) -> None:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
-    """Return rows in aligned columns.
+    """Return rows in aligned columns, below the column names.
 
-    A pipe gets columns as wide as they need to be. On a terminal that is too narrow, the spare
-    columns are left out, one after the other; if that is not enough, each row becomes a block of
-    lines, one per cell, so that nothing is cut off or wrapped out of its column.
+    If stdout is not a terminal, columns are as wide as needed. On a terminal that is too narrow,
+    the columns named in `spare` are left out, one after the other; if that is not enough, each row
+    becomes a block of lines, one per cell, so that nothing is cut off or wrapped out of its column.
 
     >>> print(table(["file", "bytes"], [["log.0.0", "12"]]))
     file     bytes
@@ -118,8 +118,8 @@ class ProgressBar:
         """Show progress; cheap enough to call for every piece of work.
 
         Args:
-            text: What has been done so far.
-            done: How much of the total has been done.
+            text: What has been done so far, for the user.
+            done: How much has been done, in the unit of the bar's total.
         """
         now = time.monotonic()
         if now >= self._next_s:
@@ -127,7 +127,7 @@ class ProgressBar:
             self._draw(printable(text), done)
 
     def count(self, file: str, size: int) -> None:
-        """Show that another file, of so many bytes, is done."""
+        """Show that one more file is done: its name, and its size in bytes."""
         self.files += 1
         self.show(f"{file}: {size_text(size)}", self.files)
 

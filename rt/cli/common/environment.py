@@ -1,4 +1,4 @@
-"""Environment: refuses variables that look like `rt`'s or another product's and have no effect."""
+"""Environment: refuses variables that were meant for `rt` or for KX RT, but have no effect."""
 
 import difflib
 import re
@@ -42,11 +42,12 @@ _PREFIXES: Final = ("RT_", "RAFT_")
 
 
 def check_environment(environment: Mapping[str, str], program: click.Group) -> None:
-    """Refuse a variable that was meant for `rt` but that no command reads.
+    """Refuse an environment variable that was meant for `rt` but that no command reads.
 
     Args:
         environment: The process's environment.
-        program: All commands; imported only if a variable is not among `KNOWN`.
+        program: The command `rt`; its subcommands are imported only if a variable is not in
+            `KNOWN`.
 
     Raises:
         Misuse: The message names the variable, and what to set instead.
@@ -63,7 +64,7 @@ def check_environment(environment: Mapping[str, str], program: click.Group) -> N
 
 
 def variables(command: click.Command, context: click.Context) -> frozenset[str]:
-    """Return the variables that a command's options and subcommands read."""
+    """Return the environment variables that a command's options and subcommands read."""
     helps = (getattr(option, "help", None) or "" for option in command.params)
     found = frozenset(name for text in helps for name in _VARIABLE.findall(text))
     if isinstance(command, click.Group):

@@ -47,9 +47,9 @@ _CODES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...],
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the code that a program ends with because of `error`.
+    """Return the exit code for an error that ends the program.
 
-    A command that rewords an error raises a `click.ClickException` from it; the cause counts.
+    A `click.ClickException` that was raised from another error has the other error's code.
 
     >>> exit_code(FileNotFoundError()), exit_code(PermissionError()), exit_code(TypeError())
     (2, 4, 70)
@@ -62,7 +62,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what to tell the user, in one line; "" if nothing need be said.
+    """Return the message for an error that ends the program, in one line; "" for no message.
 
     >>> sentence(FileNotFoundError(2, "No such file or directory", "x.log"))
     'x.log: no such file or directory'

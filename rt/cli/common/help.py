@@ -15,7 +15,7 @@ _ITEM: Final = re.compile(r" *\S+ {2,}")  # a list entry: a name or number, then
 
 
 class _Folding(click.HelpFormatter):
-    """A formatter of help texts that wraps all paragraphs, also those that click would not."""
+    """A formatter of help texts that also wraps examples and lists, which click leaves as is."""
 
     def getvalue(self) -> str:
         """Return the help text."""
@@ -67,7 +67,7 @@ def folded(line: str, room: int) -> str:
 
 
 def _broken(line: str, start: int, room: int) -> list[str]:
-    """Return an example as lines that a shell joins again."""
+    """Split an example between words into lines of at most `room` columns; later ones indented."""
     lines = [" " * (start - 1)]
     for word in _WORD.findall(line):
         if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():

@@ -61,11 +61,11 @@ class ServiceSettings(ConnectionSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Asking(ConnectionSettings):
-    """Settings of a command that asks nodes; it passes on to them which log continues another.
+    """Settings of a command that asks nodes, and tells them which log continues a log that ended.
 
     Attributes:
-        successions: which log continues another, as earlier commands and clients have recorded;
-            None if there is no place to record it.
+        successions: the statements of which log continues another, as earlier commands and clients
+            have recorded them; None if there is no place to record them.
     """
 
     successions: Successions | None = None
@@ -81,13 +81,14 @@ def link_options(
 ) -> Callable[[Command], Callable[..., Any]]:
     """Return a decorator that adds the options with which a command reaches the nodes.
 
-    It is for commands that ask nodes and read no files of a stream.
+    It is for commands that only ask nodes, and do not read a stream's files.
 
     Args:
         table: the command's table in the configuration file.
         json: what the command's option `--json` prints; "" for no such option.
         listed: the settings that the command's help lists.
-        follows: whether the command also asks a cluster that is known to continue the log.
+        follows: whether the command asks the cluster that continues the log, if one is known to,
+            instead of the configured one.
     """
 
     def decorate(command: Command) -> Callable[..., Any]:
@@ -134,9 +135,9 @@ def remember_nodes(voters: Sequence[Address]) -> None:
 
 
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask the leader.
+    """Return the leader's answer to a request.
 
-    If there is none, ask any node, and note on stderr that its answer may be old.
+    If there is no leader, return any node's answer, and note on stderr that it may be old.
     """
     try:
         return settings.ask_latest(request)
@@ -160,21 +161,21 @@ def attended(
     settings: ServiceSettings, contexts: Contexts, signals: StopSignals, watch: "SiteWatch",
     site_of: Callable[[RecentEvents], "Site"], *, known: KnownNodes, follow: Callable[[], None],
 ) -> Iterator[Callable[[], None]]:  # fmt: skip
-    """Watch a client, with or without an HTTP port, and serve the port if the settings ask for it.
+    """Watch a running pusher or puller during the block, and serve its page if settings ask for it.
 
-    Notifies the service manager when the client is ready and, after the block, that it stops.
+    Notifies the service manager that the program is ready and, after the block, that it stops.
 
     Args:
         settings: The settings that the command was started with.
-        contexts: TLS contexts of its connections; open ones keep their certificate until they end.
-        signals: Request reloads of certificates and nodes; no other setting changes while it runs.
-        watch: Checks the client regularly.
-        site_of: Makes the site that is served.
+        contexts: TLS contexts of the client's connections; a reload applies to new connections.
+        signals: SIGHUP reloads certificates and nodes; other changed settings need a restart.
+        watch: Checks the client regularly; it is started and stopped here.
+        site_of: Makes the site that is served over HTTP.
         known: The known nodes; a reload puts the nodes of the settings there.
-        follow: Called when `known` was changed by a reload.
+        follow: Called after a reload has changed `known`.
 
     Yields:
-        A function for the main loop to call at each turn.
+        A function that the main loop has to call at each turn.
     """
 
     def load() -> ServiceSettings:
@@ -206,13 +207,13 @@ def reload(
     load: Callable[[], SettingsType], web: WebServer | None,
     apply: Callable[[SettingsType], list[str]], what: str,
 ) -> None:  # fmt: skip
-    """Load files again and apply the changes; if that fails, log why and keep the old settings.
+    """Load settings and certificates again, and apply them; log what was done, or why it failed.
 
     Args:
-        load: Loads the settings.
-        web: The HTTP server, if there is one, whose certificate is loaded again.
-        apply: Applies the settings; returns those that need a restart.
-        what: What is loaded again, with its verb, for the log: "certificates were".
+        load: Loads the settings; if it fails, the old ones stay in use.
+        web: The HTTP server, whose certificate is loaded again; None without one.
+        apply: Applies the settings; returns the names of those that need a restart.
+        what: The beginning of the sentence for the log, such as "certificates were".
     """
     try:
         settings = load()
@@ -260,9 +261,9 @@ def wait_until(
     signals: StopSignals, done: Callable[[], bool], timeout_s: float | None, *, ends: bool,
     turn: Callable[[], None] = lambda: None,
 ) -> bool:  # fmt: skip
-    """Wait for `done`, a signal or the timeout; return whether it was done.
+    """Wait until `done` returns True, a signal arrives or time runs out; return the last `done()`.
 
-    Use this result instead of calling `done` again: a busy publisher may have new work by then.
+    Use the result instead of calling `done` again: a busy publisher may have new work by then.
 
     Args:
         signals: Any of them ends the wait.
@@ -280,9 +281,10 @@ def wait_until(
 
 @contextmanager
 def interrupting(signals: StopSignals) -> Iterator[None]:
-    """If the block fails after ctrl-C, exit with the code of an interrupt.
+    """Raise `KeyboardInterrupt` in place of a `click.ClickException` of the block after ctrl-C.
 
-    The error itself is not shown: the block has reported what it left undone before it failed.
+    The program then exits as interrupted. The error's message is not shown, since the command has
+    already reported what it left undone.
     """
     try:
         yield

@@ -15,7 +15,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line, whatever characters a peer put into it; a traceback follows."""
+    """Formats a record as one line, even if it has newlines from a peer; a traceback follows it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line, with control characters escaped."""
@@ -60,7 +60,7 @@ def use_format(form: str) -> None:
 
 
 def format_option() -> click.Option:
-    """Return the option `--log-format`; without it, the format does not change."""
+    """Return the option `--log-format`, which sets the format of the log if it is given."""
     return click.Option(
         ["--log-format"], type=click.Choice([TEXT, JSON]), envvar="RT_LOG_FORMAT",
         expose_value=False, callback=_take_format,

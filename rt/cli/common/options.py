@@ -28,15 +28,14 @@ def click_options(
     """Return a decorator that gives a command `--config` and an option for each field of `cls`.
 
     The command gets the loaded settings as `settings`, beside its other parameters. Options are
-    read as text and converted by `rt.config.settings.load`, just as the environment is, so that all
-    sources share one grammar and one wording of errors. A field's metadata `help` is its option's
-    help.
+    read as text and converted by `rt.config.settings.load`, as environment variables are, so that
+    all sources have the same syntax and the same error messages. The help of an option is the
+    field's metadata `help`.
 
     Args:
         cls: The frozen dataclass.
-        table: The program's table in the file.
-        listed: The settings that the help lists; None lists all. The others are accepted too, since
-            a file or the environment may hold them.
+        table: The command's table in the configuration file; None for the file's top level.
+        listed: The settings that the help lists; None lists all. The others are accepted too.
     """
     names = list(settings_of(cls))
 
@@ -64,8 +63,8 @@ def reloaded(cls: type[SettingsType]) -> SettingsType:
     """Load the running command's settings again from the same sources.
 
     Raises:
-        Misuse: As `rt.config.settings.load`.
-        OSError: The file cannot be read.
+        Misuse: A setting is wrong, as for `rt.config.settings.load`.
+        OSError: The configuration file cannot be read.
     """
     settings = click.get_current_context().meta[_LOADS]()
     if not isinstance(settings, cls):
@@ -74,18 +73,18 @@ def reloaded(cls: type[SettingsType]) -> SettingsType:
 
 
 def config_path() -> str:
-    """Return the path of the running command's file; "" if it was given none."""
+    """Return the path of the running command's configuration file; "" if it has none."""
     context = click.get_current_context(silent=True)
     return "" if context is None else str(context.meta.get(_CONFIG) or "")
 
 
 def flag(*names: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 - click's name
-    """Return an option that takes no value."""
+    """Return a decorator that adds an option without a value, such as `--yes`."""
     return click.option(*names, is_flag=True, help=help)
 
 
 def json_option(what: str) -> Callable[[Command], Command]:
-    """Return the option `--json`; its help says that it prints `what`."""
+    """Return a decorator that adds the option `--json`, whose help says that it prints `what`."""
     return flag("--json", "as_json", help=f"Print {what} as JSON.")
 
 
@@ -98,13 +97,13 @@ def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position
 
 
 class Seconds(click.FloatRange):
-    """A finite time to wait that is not negative, given on the command line."""
+    """The type of an option that takes a time in seconds, from 0 up to 366 days."""
 
     def __init__(self) -> None:
         super().__init__(min=0, max=SECONDS_MAX)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Return the number; refuses NaN, which no range excludes."""
+        """Return the value in seconds; refuse NaN, which passes the check of the range."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)

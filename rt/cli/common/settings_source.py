@@ -14,14 +14,14 @@ _SETTINGS: Final = "rt_settings"  # name of the callback's attribute that holds 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """Where a command's settings come from: their class, and their table in a file."""
+    """The class of a command's settings, and their table in the configuration file."""
 
     cls: type["DataclassInstance"]
     table: str | None
 
 
 def attach_source(callback: Callable[..., Any], source: SettingsSource) -> None:
-    """Attach the source of its settings to a command's callback."""
+    """Record on a command's callback where the command's settings come from."""
     setattr(callback, _SETTINGS, source)
 
 
@@ -31,9 +31,9 @@ def settings_source(command: click.Command) -> SettingsSource | None:
 
 
 def typed(value: Any) -> Any:
-    """Return None for an option that was not given, for which click passes None or an empty tuple.
+    """Return an option's value; None if the option was not given, also for an empty tuple.
 
-    The values of a repeatable option are split at commas, as in a variable but not in a file.
+    The values of a repeatable option are split at commas, as those of an environment variable are.
     """
     if isinstance(value, tuple):
         return tuple(part.strip() for each in value for part in str(each).split(",")) or None

@@ -14,8 +14,8 @@ _LOOK_S: Final = 0.25
 class WaitNotes:
     """While open, reports on stderr the nodes whose answers this process has long waited for.
 
-    It is for commands that end soon. A program that keeps running asks nodes again and again
-    beside its work, and reports by itself when it cannot reach them.
+    It is for short commands. A long-running program asks nodes all the time, and has reports of its
+    own for nodes that it cannot reach.
 
     Threads: its own thread polls and prints; `_over` ends that thread.
     """
@@ -27,8 +27,8 @@ class WaitNotes:
 
         Args:
             say: Prints a report.
-            long_s: A wait that takes longer is reported.
-            poll_s: Seconds between two looks at the waits.
+            long_s: Seconds after which a wait is reported.
+            poll_s: Seconds between two checks of the waits.
         """
         self._say, self._long_s, self._poll_s = say, long_s, poll_s
         self._over = threading.Event()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pause_s(settings: HttpSettings) -> float:
-    """Return the time between two samples: short if a page shows them."""
+    """Return the seconds between two samples of a program's state; fewer if a page shows them."""
     return LIVE_S if settings.http else QUIET_S
 
 
@@ -26,8 +26,11 @@ def shown_over_http(
     """Serve a site over HTTP until the block ends, if the settings ask for it.
 
     Args:
-        settings: The address to serve at.
+        settings: The address to serve at, if any.
         site_of: Makes the site; called only if it is served, since it needs optional packages.
+
+    Yields:
+        The server; None if nothing is served.
     """
     if not settings.http:
         yield None

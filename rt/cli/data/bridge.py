@@ -80,16 +80,16 @@ def bridge(
 ) -> None:  # fmt: skip
     """Publish in one cluster what another one has merged, each message once.
 
-    Each site publishes and confirms in its own cluster, and reads everything: run a bridge in both
-    directions, or between every two of several sites. What a bridge has brought is not forwarded
-    again, so nothing circles; --chain is for sites in a line.
+    With bridges, each site publishes to its own cluster, and its readers get the messages of all
+    sites: run a bridge in each direction between every two sites. A bridge does not forward what
+    another bridge has brought, so messages do not circle; for sites in a line, use --chain.
 
-    A message keeps key, time and headers; the header rt-origin has its stream, session,
-    sequence number and time, and rt-path the logs that it has passed.
+    A message keeps its key, time and headers. The header rt-origin is added, with the original
+    stream, session, sequence number and time, and rt-path, with the logs that it has passed.
 
-    A bridge can be killed at any moment: its session's own log says where to go on. rt status of
-    both sites shows how far it is: as a reader of the source, and as a session of the target;
-    --http has metrics of its own.
+    A bridge can be killed at any moment: the log of its session shows where to resume. rt status
+    shows its progress: in the source as a reader, and in the target as a session. --http serves
+    metrics of the bridge.
 
     \b
     rt bridge --from ams/clients.toml --to fra/clients.toml --session from-ams
@@ -161,7 +161,7 @@ def _shown(
 
 
 def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:
-    """Forward until a signal comes, or the bridge has ended; raise what ended it."""
+    """Forward until a signal comes or the bridge ends; raise the error that ended it, if any."""
     ended = list[Exception | None]()  # what ended it; still empty after an internal error
 
     def work() -> None:
@@ -198,7 +198,10 @@ def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:
 
 
 def _log_of(config: str) -> str:
-    """Return the id of the target's log; errors as for `ConnectionSettings.ask`."""
+    """Return the id of the log of the cluster that `config` names; "" if its nodes do not say it.
+
+    Raises the errors of `ConnectionSettings.ask`.
+    """
     settings = load(ConnectionSettings, config, "pull")
     with reading_answers():
         log = str(settings.ask_latest({"do": "end"}).get("log", ""))

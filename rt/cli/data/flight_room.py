@@ -20,16 +20,16 @@ _PIECES: Final = 8  # as many as a flight limit is granted in
 
 
 class FlightRoom:
-    """Waits before `publish` would exceed a flight limit, and reports the wait on stderr.
+    """Makes a publisher wait while too many of its messages are not merged; says so on stderr.
 
-    A signal ends the wait, and nothing waits after it: what was already read from the input is
-    published even beyond the limit.
+    A signal ends the wait and all later waits: what was already read from the input is published
+    even beyond the limit.
     """
 
     def __init__(
         self, publisher: Publisher, directory: str, messages: int, stop: StopSignals
     ) -> None:
-        """Limit a publisher from now on.
+        """Limit a publisher's messages that are not merged, from now on.
 
         Args:
             publisher: the session's publisher.

@@ -38,13 +38,14 @@ class ServedSettings(ConnectionSettings):
 )  # fmt: skip
 @json_option("the address")
 def gateway(settings: ServedSettings, *, timeout_s: float, as_json: bool) -> None:
-    """Serve a stream over HTTP, as the Durable Streams protocol 1.0 has it.
+    """Serve a stream over HTTP, by the Durable Streams protocol 1.0.
 
-    Each URL below /v1/stream/ is a stream: the messages with that key, from whatever program. PUT
-    makes one, POST appends to it, GET reads it: at once, with live=long-poll, or with live=sse.
+    A URL /v1/stream/KEY is a stream of the protocol: the messages with that key, whichever program
+    published them. PUT creates it, POST appends to it, and GET returns its messages; with
+    live=long-poll or live=sse, GET also waits for new ones.
 
-    The gateway keeps a copy of the merged log, and publishes in sessions of its own: http-ID, and
-    http-ID-NAME for a client with a certificate or token.
+    The gateway keeps a copy of the merged log, and publishes in its own sessions: http-ID, or
+    http-ID-NAME for a client with a certificate or token. ID is the gateway's own, made once.
 
     \b
     rt gateway --root edge --stream flights --nodes n1:7420 --identity web

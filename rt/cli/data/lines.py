@@ -1,13 +1,10 @@
-"""Lines.
-
-Splits bytes that arrive in arbitrary pieces into lines, each as soon as it is complete.
-"""
+"""Lines: splits bytes that arrive in arbitrary pieces into lines."""
 
 from rt.errors import Misuse
 
 
 class LineCutter:
-    r"""Takes pieces of input and returns the lines that they complete, without their newline.
+    r"""Takes pieces of input, and returns each line, without its newline, once it is complete.
 
     >>> cutter = LineCutter(line_bytes_max=10)
     >>> cutter.feed(b"AA1\nB6"), cutter.feed(b" 2\n"), cutter.finish()

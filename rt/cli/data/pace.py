@@ -26,7 +26,7 @@ def parse_rate(text: str) -> float:
 
 
 class Pace:
-    """Computes how long to wait before sending more; the caller supplies the clock."""
+    """Computes how long to wait between messages to keep a rate; the caller supplies the clock."""
 
     def __init__(self, per_s: float) -> None:
         self.piece = max(1, int(per_s / _PIECES_PER_S))  # messages to send between two waits
@@ -34,7 +34,12 @@ class Pace:
         self._due_s: float | None = None  # when the next message is due; None before the first
 
     def wait_s(self, messages: int, now_s: float) -> float:
-        """Return how long to wait before sending `messages` more, and count them as sent."""
+        """Return the seconds to wait before sending `messages` more; count them as sent.
+
+        Args:
+            messages: how many will be sent after the wait.
+            now_s: the current time on any steady clock, in seconds.
+        """
         due_s = now_s if self._due_s is None else max(self._due_s, now_s - _CATCH_UP_S)
         self._due_s = due_s + messages / self._per_s
         return max(0.0, due_s - now_s)

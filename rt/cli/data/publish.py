@@ -28,7 +28,7 @@ from rt.publisher import Publisher
 
 @dataclass(frozen=True, slots=True)
 class WritingSettings:
-    """How a session's frames and files are written."""
+    """Settings for how a session's frames and files are written."""
 
     fsync: str = field(
         default=Fsync.INTERVAL.value,
@@ -87,7 +87,7 @@ class WritingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
-    """The settings of `rt publish`; each is a key, a variable and an option."""
+    """The settings of `rt publish`; each is a key of a file, a variable and an option."""
 
     session: str = field(metadata={"help": "Name of the session, unique in the stream."})
     root: str = field(

@@ -120,7 +120,7 @@ def pull(
 ) -> None:  # fmt: skip
     """Keep a copy of a stream's merged log, from any of its nodes.
 
-    It also reads the copy once a day, and fetches a file again that the disk has damaged.
+    It also rereads the whole copy once a day, and fetches files again that the disk has damaged.
 
     Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP reloads
     certificates and nodes, and warns of settings that need a restart; a pull in a
@@ -176,7 +176,7 @@ def pull(
 
 
 def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> StateCarrier:
-    """Return a carrier that asks the known nodes for the cluster's state, and keeps it here."""
+    """Return what keeps the cluster's state beside the copy, by asking the known nodes for it."""
     # of its own, as ALPN names what a context is used for
     contexts = settings.contexts(*_SERVING, successions=known.successions)
 
@@ -227,7 +227,11 @@ def _watched(
     *,
     once: bool,
 ) -> Scrubber | None:
-    """Connect the puller to the mirror, if any; return what reads the copy, unless for `once`."""
+    """Set what a puller does if another log continues its own; return the scrubber of its copy.
+
+    The scrubber rereads the copy to find damage; with `once` there is none. A mirror, which serves
+    the copy, is connected with the puller and the scrubber.
+    """
     client.on_succession(
         partial(rejoin_running, settings.root, settings.stream),
         mirror.restart if mirror is not None else lambda: None,
@@ -265,7 +269,7 @@ def _site(
 
 
 def _mirror(settings: link.ServiceSettings, serve: str) -> Mirror:
-    """Return a server for the copy; it presents the same certificate that the puller uses."""
+    """Return a server of the copy at the address `serve`, with the puller's certificate."""
     files = certificate_files(settings.certs, settings.identity)
     return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
@@ -280,7 +284,7 @@ def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
 
 
 def _lacks(settings: link.ServiceSettings) -> str:
-    """Return what is missing at the beginning of a copy of a whole stream; "" if nothing."""
+    """Return a sentence about what a copy lacks at its beginning; "" if it begins as asked for."""
     with closing(LogDirectory(merged_directory(settings.root, settings.stream))) as log:
         log.refresh()
         if begins_as_wanted(log.manifest):
@@ -291,9 +295,12 @@ def _lacks(settings: link.ServiceSettings) -> str:
 
 
 def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Callable[[], bool]:
-    """Return a function that tells whether the pull is over.
+    """Return a function that returns whether the pull is over.
 
-    With --once, it is over when the copy has everything that was merged when the command began.
+    Args:
+        client: the puller; if it has ended, the pull is over.
+        asked: waits for everything that was merged when the command began; None without --once.
+        unconfirmed: whether all that one node has is enough.
     """
     if unconfirmed:
         return lambda: not client.running or client.status().has_all or client.is_served_nowhere
@@ -319,8 +326,8 @@ def report(
     Args:
         status: The copy's status when it ended.
         lacks: What is missing at the beginning; "" if nothing.
-        left: What is missing of what was merged when the command began; "" if nothing, or if not
-            asked for.
+        left: What is missing of the messages that were merged when the command began; "" if
+            nothing, or without --once.
         once: Whether --once was given.
         as_json: Whether to print JSON.
         unconfirmed: Whether the end was taken from a single node.

@@ -25,7 +25,7 @@ _FLUSH_STEP_S: Final = 0.25  # a signal ends the wait for a level within this ti
 
 
 class LinePump:
-    """Publishes lines as they arrive; after a signal it ends once all lines read are published."""
+    """Publishes lines as they arrive; after a signal, only the lines that were read before it."""
 
     def __init__(
         self, publisher: Publisher, form: Form, message_bytes_max: int, *, root: str,
@@ -87,7 +87,9 @@ class LinePump:
             )
 
     def flush(self, wanted: Level, timeout_s: float) -> Confirmed:
-        """Wait for a level; once stopped, wait only until everything is synced.
+        """Wait until all published messages have reached a confirmation level; return it.
+
+        After a signal, wait only until they are synced.
 
         Raises:
             FlushTimeout: The level was not reached in time.
@@ -102,7 +104,10 @@ class LinePump:
         return confirmed
 
     def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:
-        """Wait for a level for a short time, so that a signal is noticed."""
+        """Wait for a level for up to 0.25 s; return `before` if more time is left after that.
+
+        The caller looks for a signal between two such waits.
+        """
         try:
             return self._publisher.flush(wanted, max(0.0, min(left_s, _FLUSH_STEP_S)))
         except FlushTimeout:
@@ -132,7 +137,13 @@ class LinePump:
             )
 
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
-        """Publish lines up to the first bad one, and raise an error for that one."""
+        """Publish lines up to the first bad one; raise `Misuse` that names the bad line, if any.
+
+        Args:
+            lines: lines of the file `name`.
+            name: the file, for the message.
+            before: how many lines of the file came before these.
+        """
         records = read_records(lines, self._form, self._message_bytes_max - self._beside)
         if not self._pieces:
             self._send(records, name)

@@ -123,9 +123,10 @@ def _site(
 
 
 def _is_over(client: PushClient, left: list[str]) -> bool:
-    """Return whether a drain is over; fills `left` with the sessions that are not merged.
+    """Return whether a drain is over; set `left` to the sessions that it gives up.
 
-    Both come from one status: while a session is offered again, its refusal is not shown.
+    Those are refused, or wait for an operator. The result is from the same moment as `left`, since
+    a session that is offered again is not refused for a while.
     """
     refused, blocked = client.refused(), client.blocked()
     left[:] = [*refused, *blocked]
@@ -151,7 +152,15 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
 def report(
     reasons: Sequence[str], *, done: bool, drain: bool, is_known: bool, as_json: bool
 ) -> None:
-    """Print how the push ended; a drain that is not done is an error."""
+    """Print how the push ended; raise `ClickException` for a drain that is not done.
+
+    Args:
+        reasons: Why something was not shipped.
+        done: Whether everything has reached the level: merged for a drain, otherwise synced.
+        drain: Whether --drain was given.
+        is_known: Whether this program knows what is merged, since no other one ships it.
+        as_json: Whether to print JSON.
+    """
     level = "merged" if drain else "synced"
     if as_json:
         print_json({"level": level, "reached": done, "reasons": [] if done else list(reasons)})

@@ -77,14 +77,14 @@ def query(
     rt query "select decode(payload)->>'$.delay', seq from log" flights/out
     rt query "select count(*) from log" flights/out --from 0.0.0 --copies /mnt/backup/flights
 
-    Its columns are position, time, time_ns, merge_time, session, seq, number, key, payload,
-    payload_size and headers; only those that the query needs are decoded. decode(payload) is its
-    text, and decode(payload)->>'$.delay' a field of JSON. --from, --to, --session
-    and --key choose what is read, by the log's index; a condition in the query is checked for each
-    message. The query sees the log as it is when it begins, and no other file.
+    The columns of log are position, time, time_ns, merge_time, session, seq, number, key, payload,
+    payload_size and headers; only those that the query needs are decoded. decode(payload) returns
+    the payload as text, and decode(payload)->>'$.delay' a field of a JSON payload. --from, --to,
+    --session and --key choose what is read, by the log's index; a condition in the query is checked
+    for each message. The query reads the log as it is when the query begins, and no other file.
 
-    The exit code is 1 if messages in the range were archived, unless --allow-gaps, or are damaged;
-    2 if the query or an option is wrong.
+    The exit code is 1 if messages in the range are damaged, or were archived and --allow-gaps is
+    not given; 2 if the query or an option is wrong.
     """  # noqa: D301 - click reads the backspace character
     place = directory or merged_directory(settings.root, settings.stream)
     try:
@@ -123,7 +123,7 @@ def _demand_one(database: Any, sql: str) -> None:
 
 
 def _needed(database: Any, sql: str, names: list[str]) -> set[str]:
-    """Return the columns that DuckDB reads for a query; all if it does not say."""
+    """Return the columns of `names` that DuckDB reads for a query; all if its plan names none."""
     found: set[str] = set()
     left = json.loads(database.execute(f"explain (format json) {sql}").fetchall()[0][1])
     while left:

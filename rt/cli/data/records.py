@@ -31,7 +31,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Messages in order, as `Publisher.publish_many` takes them, up to the first bad line."""
+    """Parsed messages in order, up to the first bad line, for `Publisher.publish_many`."""
 
     payloads: list[bytes]
     keys: list[bytes] | None
@@ -51,7 +51,7 @@ class Records:
 
 
 def read_records(lines: list[bytes], form: Form, message_bytes_max: int) -> Records:
-    """Parse lines up to the first bad one."""
+    """Return the messages of `lines` up to the first bad line, and why that line is bad."""
     if not form.ndjson:
         if max(map(len, lines), default=0) <= message_bytes_max:
             return Records(lines, None, None)

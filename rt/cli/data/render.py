@@ -18,7 +18,7 @@ class Output(StrEnum):
 
 
 def render_payloads(output: Output, payloads: list[bytes]) -> bytes:
-    """Return payloads as output bytes; not for JSON, which needs the whole message."""
+    """Return payloads as bytes in an output format other than JSON, which needs whole messages."""
     if output is Output.RAW:
         return b"".join(payloads)
     if output is Output.TERMINAL:
@@ -27,7 +27,7 @@ def render_payloads(output: Output, payloads: list[bytes]) -> bytes:
 
 
 def render_messages(output: Output, messages: Iterable[Message]) -> bytes:
-    """Return messages as output bytes."""
+    """Return messages as bytes in the given output format."""
     if output is Output.JSON:
         return b"".join(map(json_line, messages))
     return render_payloads(output, [message.payload for message in messages])

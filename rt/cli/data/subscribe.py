@@ -37,7 +37,7 @@ _log: Final = logging.getLogger("rt.subscribe")
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """The stream to read; each field is a key of the file, a variable and an option."""
+    """Settings that name the stream to read; each is a key of a file, a variable and an option."""
 
     root: str = field(default="rt-data", metadata={"help": "Directory that holds streams."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
@@ -122,14 +122,15 @@ def subscribe(
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
     rt subscribe --stream flights --cursor etl --no-follow
 
-    A TERM is session=NAME, key=KEY, header.NAME=VALUE or .FIELD=VALUE. Sessions take globs, keys
-    and headers a prefix before *.
-    Fields are of JSON payloads, .flight.number inside of others; they also take <, <=, > and >=.
-    All take !=. A message without the field or header does not match.
+    A TERM of --where is session=NAME, key=KEY, header.NAME=VALUE or .FIELD=VALUE. NAME of a session
+    may be a glob; KEY, and VALUE of a header, may be a prefix that ends with *. FIELD is a field of
+    a JSON payload, such as .delay or, inside another field, .flight.number. Each kind of term also
+    takes != for =, and a field takes <, <=, > and >=. A message without the field or header does
+    not match.
 
-    The exit code is 1 if --timeout ends before --count messages came, at a gap unless --on-gap
+    The exit code is 1 if --timeout ends before --count messages have come, at a gap unless --on-gap
     allows it, and at a frame that cannot be decoded unless --on-poison allows it. With --no-follow,
-    it is 2 if the log or the session does not exist.
+    the exit code is 2 if the log or the session does not exist.
     """  # noqa: D301 - click reads the backspace character
     begin, no_match = parse_start(start), list[NoMatch]()
     if cursor_name is not None and own_session is not None:
@@ -201,9 +202,9 @@ class _MessageWriter:
         self._file: BinaryIO = sys.stdout.buffer
 
     def acknowledge(self, position: Position) -> None:
-        """Move the cursor, if there is one and a message was written.
+        """Move the cursor to `position`, if there is a cursor and a message was written.
 
-        Before the first message it does nothing: the name of the wanted session may be misspelt.
+        Before the first message the cursor stays, since the wanted session may be misspelt.
         """
         if self._cursor is not None and self.has_written:
             self._cursor.ack(position)
@@ -269,7 +270,7 @@ def _meet(event: Event, no_match: list[NoMatch]) -> None:
 
 
 def _demand_log(directory: str, *, follow: bool) -> None:
-    """Report a log that does not exist: an error without `follow`, which waits for the log."""
+    """Check that the log exists: if not, raise `Misuse`, or with `follow` note that it waits."""
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:
@@ -278,7 +279,7 @@ def _demand_log(directory: str, *, follow: bool) -> None:
 
 
 def _demand_match(found: Sequence[NoMatch], *, is_whole: bool) -> None:
-    """Refuse session names that match nothing, if the whole log was read."""
+    """Raise `Misuse` if the whole log was read and no session has one of the wanted names."""
     names = [each for event in found for each in event.sessions if "*" not in each]
     if names and is_whole:
         raise Misuse(f"nothing was read, since no session matches {names[0]}")

@@ -58,7 +58,10 @@ def dump(
 def _frames(
     log: LogDirectory, files: list[str], begin: Position | None, broken: list[str]
 ) -> Iterator[tuple[Frame, Range | None]]:
-    """Yield the frames of all files; report damaged files and add them to `broken`."""
+    """Yield each frame of the files, with its range if it is a range frame.
+
+    Reports damaged files on stderr, and adds them to `broken`.
+    """
     left_out = 0
     for file in files:
         facts = os.lstat(file)
@@ -76,7 +79,7 @@ def _frames(
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
-    """Return the log at or around `path`, and the files to show."""
+    """Return the log that is, or contains, `path`, and the paths of the files to show."""
     if not os.path.lexists(path):
         raise no_log(path)
     if not os.path.isdir(path):

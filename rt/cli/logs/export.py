@@ -86,7 +86,7 @@ _OPTIONS: Final = (
 
 
 def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that both formats share; the command gets them as `given`."""
+    """Add the options that Parquet and Iceberg share; `command` gets their values as `given`."""
 
     @functools.wraps(command)
     def run(*, partition: str | None, include_active: bool, allow_gaps: bool,
@@ -124,10 +124,10 @@ def parquet(
 ) -> None:  # fmt: skip
     """Bring the Parquet dataset in OUT up to date with the log in DIRECTORY.
 
-    Run it again, or with --follow, to add what is new. No message is added twice, even if a
-    run is killed. Its manifest is OUT.rt-export.json, beside the dataset; move both together, and
-    OUT.rt-export.tail, which has the newest rows of a table that is followed. Dead letters are in
-    OUT.dead.
+    Run it again, or with --follow, to add what is new. No message is added twice, even if a run is
+    killed. Beside the dataset are its manifest, OUT.rt-export.json, and with --follow its newest
+    rows, OUT.rt-export.tail; move all of them together. Dead letters, which are payloads that do
+    not parse, are in OUT.dead.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
@@ -164,7 +164,7 @@ def iceberg(
 
     Run it again, or with --follow, to add what is new. The position reached is a property of the
     table and of each snapshot, committed together with the rows, so no message is added twice,
-    even if a run is killed. Dead letters are in TABLE_dead.
+    even if a run is killed. Dead letters, which are payloads that do not parse, are in TABLE_dead.
 
     \b
     rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
@@ -258,7 +258,7 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
 
 
 def _follow(follower: "TableFollower", table: str, web: HttpSettings, *, as_json: bool) -> None:
-    """Follow the log until a signal; a write that has begun is committed first."""
+    """Keep a table up to date with its log until a signal; commit a write that has begun first."""
     if as_json:
         raise click.UsageError("--json is for one run; with --follow, ask rt export status")
     manager = ServiceManager()

@@ -1,4 +1,4 @@
-"""`rt index`: checks or rebuilds a log's index, without which seeking takes longer."""
+"""`rt index`: checks or rebuilds the index of a log; without an index, seeking takes longer."""
 
 from typing import Final
 
@@ -42,7 +42,7 @@ def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
     rt index rebuild rt-data/flights/out
     rt index rebuild rt-data/flights/out --active
 
-    Each index is replaced in one step: if the command is killed, the old or the new one is there.
+    Each index is replaced in one step: if the command is killed, the old or the new index is there.
     """  # noqa: D301 - click reads the backspace character
     log = open_log(directory)
     files = _files(log, active=active)

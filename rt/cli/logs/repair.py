@@ -47,17 +47,19 @@ class RepairSettings:
     )
 
     def connection(self) -> ConnectionSettings:
-        """Return these settings as a client's; `Misuse` if one is not valid."""
+        """Return the settings of a client that reaches these nodes; `Misuse` if one is not valid."""
         return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
 
 
 def repair_log(
     report: LogReport, settings: RepairSettings, say: Callable[[str], None]
 ) -> list[str]:
-    """Replace the damaged files of a merged log with a node's.
+    """Repair a copy of a merged log: replace damaged rolled files with copies of a node.
+
+    Also rebuilds bad indexes, and sets a damaged last file aside, for rt pull to copy it again.
 
     Args:
-        report: What is damaged.
+        report: What was found in the log.
         settings: The nodes to fetch from.
         say: Called with a sentence for each file.
 
@@ -117,7 +119,7 @@ def _damaged(log: Appender) -> list[Rolled]:
 
 
 def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
-    """Repair a rolled file; return what was done, and whether the file is whole now."""
+    """Repair a rolled file from a node; return what was done, and whether the file is whole now."""
     name = line.file.file_name
     try:
         mended = mend_file(fetch, log, line)
@@ -130,15 +132,18 @@ def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
 
 
 def _is_nodes_own(directory: str) -> bool:
-    """Return whether a merged log is a node's own, rather than a copy."""
+    """Return whether a merged log was written by a node, rather than copied from one."""
     parent = os.path.dirname(os.path.abspath(directory))
     return any(os.path.exists(os.path.join(parent, name)) for name in (NODE_LOCK_NAME, _NODE_STATE))
 
 
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
-    """Rebuild an index, or set a damaged end of the log aside; return values as for `_mended`.
+    """Repair what needs no node: rebuild a bad index, or set aside a damaged file that is active.
 
-    Neither needs a node. Messages that are set aside are missing until they are copied again.
+    Messages of a file that is set aside are missing until rt pull copies them again.
+
+    Returns:
+        What was done, or "" for nothing, and whether the file is whole now.
     """
     kinds, path = findings(file), os.path.join(log.directory, file.file)
     if Finding.DAMAGED in kinds and not file.is_rolled:

@@ -73,7 +73,7 @@ def verify(
 
 
 def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
-    """Return pairs of copies of one log: for each log, the first copy given, and this one."""
+    """Return the pairs to compare: each log with the first given log that it is a copy of."""
     found = []
     for place, log in enumerate(logs):
         first = next((each for each in logs[:place] if are_copies(each, log)), None)

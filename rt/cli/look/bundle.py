@@ -63,9 +63,9 @@ def bundle(
 ) -> None:  # fmt: skip
     """Collect what a support request needs in one file, without payloads, keys or secrets.
 
-    It has the settings of every command, with their sources; the nodes' status, twice; what rt
-    doctor finds; the history of the merged log's files; names and expiry of certificates; versions;
-    and the end of each --log. It contains names of nodes, sessions and peers. Nothing is sent.
+    The file has the settings of every command, with their sources; the nodes' status, twice; what
+    rt doctor finds; the history of the merged log's files; names and expiry of certificates;
+    versions; and the end of each --log. It names nodes, sessions and peers. Nothing is sent.
 
     \b
     rt bundle --config flights/clients.toml
@@ -138,7 +138,12 @@ def _shortened(line: str) -> str:
 
 
 def _after(marks: list[tuple[str, str]], block: str) -> str:
-    """Return the kind of the PEM block that is open after these BEGIN and END lines, or ""."""
+    """Return the kind of the PEM block that is open after a line; "" if none is.
+
+    Args:
+        marks: the BEGIN and END marks in the line, each with the kind that it names.
+        block: the kind of the block that was open before the line; "" if none was.
+    """
     for what, name in marks:
         block = name if what == "BEGIN" else ""
     return block
@@ -182,7 +187,10 @@ def _shown(name: str, value: object) -> str:
 
 
 def _status(settings: ConnectionSettings) -> Mapping[str, str]:
-    """Return the nodes' status answers, taken twice."""
+    """Return two files by name, with the nodes' answers to two status requests 2 s apart.
+
+    If no node can be asked, returns one file with the reason.
+    """
     try:
         first = ask_nodes(settings)
         time.sleep(_APART_S)
@@ -201,7 +209,7 @@ def _answer(asked: NodeAnswer) -> dict[str, object]:
 
 
 def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:
-    """Return the names and expiry of our certificate and its authority; reads no key."""
+    """Return subject, issuer and validity of this program's certificate and its authority's."""
     files = certificate_files(settings.certs, settings.identity)
     found = []
     for path in (files.cert, files.ca):
@@ -219,7 +227,7 @@ def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:
 
 
 def _history(settings: ConnectionSettings) -> str:
-    """Return the history of this machine's merged log, if it has one."""
+    """Return the history of the merged log's files on this machine as JSON lines, or the error."""
     directory = merged_directory(settings.root, settings.stream)
     try:
         text = HistoryText(directory, time.time_ns())

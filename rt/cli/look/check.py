@@ -38,9 +38,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The values from which a figure is reported as a warning, and as critical.
+    """The values of a figure at and above which it is a warning, and critical.
 
-    If `is_low_bad`, low values are the bad ones: the figure is reported if it is at or below them.
+    If `is_low_bad`, it is a warning or critical at and below them instead.
 
     >>> Threshold("lag", "s", 30, 300).severity(31).name
     'WARNING'
@@ -62,14 +62,17 @@ class Threshold:
         return Severity.WARNING if sign * value >= sign * self.warning else Severity.OK
 
     def figure(self, value: float) -> str:
-        """Return a value as performance data; a threshold for low values is written `7:`."""
+        """Return a value as performance data of a plugin, such as `lag=31s;30;300;0`.
+
+        If low values are bad, a colon follows each threshold.
+        """
         colon = ":" if self.is_low_bad else ""
         unit = self.unit if self.unit in ("s", "B") else ""
         levels = f"{self.warning:g}{colon};{self.critical:g}{colon}"
         return f"{self.name}={value:.6g}{unit};{levels};0"
 
     def words(self, value: float) -> str:
-        """Return the phrase for a value that crossed its level."""
+        """Return a phrase for a value, such as `lag is 31 s`."""
         return f"{self.name.replace('_', ' ')} is {value:.3g} {self.unit}"
 
 
@@ -94,7 +97,7 @@ class PluginCommand(click.Command):
 
 
 def unknown(error: BaseException) -> click.exceptions.Exit:
-    """Print that the stream's status is unknown, and why; return the exception to raise."""
+    """Print that the stream's status is unknown, and why; return the exception that exits so."""
     click.echo(f"RT UNKNOWN: {printable(sentence(error))}")
     return click.exceptions.Exit(Severity.UNKNOWN)
 
@@ -136,7 +139,11 @@ def thresholds_of(
     *, lag_warning: float = 30, lag_critical: float = 300, pull_warning: float = 60,
     pull_critical: float = 3600, days_warning: float = 7, days_critical: float = 2,
 ) -> tuple[Threshold, ...]:  # fmt: skip
-    """Return the thresholds; `UsageError` if a critical level is reached before its warning."""
+    """Return the thresholds of lag, pull lag and certificates, in seconds, seconds and days.
+
+    Raises:
+        click.UsageError: A critical level would be reached before its warning level.
+    """
     thresholds = (
         Threshold("lag", "s", lag_warning, lag_critical),
         Threshold("pull_lag", "s", pull_warning, pull_critical),
@@ -156,12 +163,12 @@ def thresholds_of(
 def judged(
     asked: Sequence[NodeAnswer], thresholds: Sequence[Threshold], may_stop: str = ""
 ) -> tuple[Severity, str]:
-    """Return the severity, and the line that explains it.
+    """Return a stream's severity, and the line that explains it and has the performance data.
 
     Args:
         asked: The nodes' answers.
-        thresholds: For lag, lag of pulls and days of certificates.
-        may_stop: The node that someone wants to stop; "" for no node.
+        thresholds: The thresholds of `thresholds_of`.
+        may_stop: A node that the user wants to stop; critical if that stops the merge. "" for none.
     """
     report = report_of(list(asked))
     nodes = report.answering
@@ -200,7 +207,10 @@ def _well(report: ClusterReport, may_stop: str) -> str:
 
 
 def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, float]:
-    """Return the values to compare with the thresholds, the worst over all nodes."""
+    """Return the figures by name, the worst of all nodes: lag, pull_lag, certificate; and rate.
+
+    Rate is the bytes per second of all sessions. Without a known certificate there is none.
+    """
     nodes = report.answering
     sessions = merged_sessions(nodes)
     values = {
@@ -218,7 +228,7 @@ def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, flo
 
 
 def _days(answer: dict[str, Any]) -> float | None:
-    """Return for how many days a node's certificate is still valid; None if not reported."""
+    """Return how many more days a node's certificate is valid; None if the answer lacks it."""
     value = answer.get("certificate_days")
     return float(value) if isinstance(value, int | float) and type(value) is not bool else None
 
@@ -226,7 +236,10 @@ def _days(answer: dict[str, Any]) -> float | None:
 def _may_stop(
     asked: Sequence[NodeAnswer], report: ClusterReport, name: str
 ) -> tuple[Severity, str]:
-    """Return whether the other nodes are a majority that can merge while this node is stopped."""
+    """Return whether node `name` can be stopped: OK, or CRITICAL with the reason.
+
+    It can be if the other voting nodes that take part in merging are still a majority.
+    """
     if name not in report.members:
         return Severity.CRITICAL, f"{name} is not a voting node ({', '.join(report.members)} are)"
     able = {each.answer.get("node") for each in asked if takes_part(each.answer)}

@@ -75,9 +75,9 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 
 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
-    """Ask the nodes; return their answers, and what prevented the question.
+    """Return the nodes' answers, and a finding if they could not be asked.
 
-    If our certificate is unusable, there are no answers; a later check reports the certificate.
+    That is so if this program's certificate is unusable; a later check says what is wrong with it.
     """
     try:
         return ask_nodes(settings), []
@@ -87,7 +87,7 @@ def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnos
 
 
 def node_settings(path: str) -> NodeSettings:
-    """Load a node's settings; an unusable file is a usage error."""
+    """Load a node's settings from a file; `click.UsageError` if the file is unusable."""
     try:
         return load(NodeSettings, path, "node")
     except (Misuse, FileNotFoundError) as error:

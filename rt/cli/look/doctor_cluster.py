@@ -45,7 +45,7 @@ def cluster_findings(
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    """Return whether all fields that are checked here have the expected types."""
+    """Return whether the fields of an answer that the checks use have the expected types."""
     try:
         for name in ("node", "version"):
             get(answer, name, str)
@@ -145,7 +145,11 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 
 
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
-    """Compare each node's clock with ours; the answer's round trip bounds the error."""
+    """Compare each node's clock with this machine's.
+
+    A node sends its time at some moment of the question's round trip, so only a difference that no
+    such moment explains is reported.
+    """
     worst = 0.0
     for each in answers:
         now_ns = get(each.answer, "now_ns", int)
@@ -215,7 +219,7 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
 
 
 def _sessions(report: ClusterReport) -> Iterator[Diagnosis]:
-    """Yield what is wrong with sessions."""
+    """Yield a problem for each session that is stuck, refused, or differs from its publisher's."""
     for each in report.stuck:
         yield problem("cluster", each, "rt session show NAME says which nodes have what")
     for each in report.poisoned:

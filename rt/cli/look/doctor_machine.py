@@ -34,7 +34,13 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", 
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Check the certificate and key that a program on this machine presents."""
+    """Check the certificate and key that a program on this machine presents.
+
+    Args:
+        directory: The directory of certificates.
+        name: The name of the certificate.
+        roles: The roles that it may have; any role if none is given.
+    """
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:
@@ -64,10 +70,10 @@ def _key(files: CertificateFiles) -> Iterator[Diagnosis]:
 
 
 def descriptors(hard: int | None = None) -> Iterator[Diagnosis]:
-    """Check that a program of this user may have enough files open.
+    """Check that a program may have enough files open.
 
     Args:
-        hard: The hard limit of open files; None to ask the system for it.
+        hard: The hard limit of open files; None for this process's own.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS:
@@ -153,7 +159,13 @@ def file_system(root: str, kind: str) -> Iterator[Diagnosis]:
 
 
 def sync_time(root: str, free: int, taken_s: float) -> Diagnosis:
-    """Judge a file system with so many bytes free, on which a sync took so long."""
+    """Return a finding about a file system: a warning if a sync takes more than 0.1 s.
+
+    Args:
+        root: The directory to name.
+        free: How many bytes are free.
+        taken_s: How long a sync took, in seconds.
+    """
     words = f"{root} has {size_text(free)} free; a sync takes "
     if taken_s > _SLOW_SYNC_S:
         return warning("disks", f"{words}{taken_s * 1e3:.0f} ms", "look for another writer or a "
@@ -162,7 +174,7 @@ def sync_time(root: str, free: int, taken_s: float) -> Diagnosis:
 
 
 def _sync_time(place: str) -> float:
-    """Return how long syncing a small write takes: the median of a few."""
+    """Return how many seconds syncing a small write takes: the median of five."""
     taken = []
     with tempfile.TemporaryFile(dir=place, prefix=".rt-doctor-") as file:
         for _ in range(_SYNCS):
@@ -191,5 +203,5 @@ def _file_system(place: str) -> str:
 
 
 def _plain(mount: str) -> str:
-    """Return a mount point with the octal escapes of /proc decoded."""
+    """Return a mount point of /proc/self/mounts with its octal escapes decoded."""
     return mount.encode("latin-1", "replace").decode("unicode_escape")

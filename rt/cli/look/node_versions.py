@@ -33,7 +33,7 @@ class NodeVersion:
         return f"rt {self.software or '(unknown)'}, nodes' protocol {nodes}, wire {wire}"
 
     def works_with(self, other: "NodeVersion") -> bool:
-        """Return whether the two have a version of each protocol in common."""
+        """Return whether this node and the other have a version of each protocol in common."""
         low, high = max(self.wire[0], other.wire[0]), min(self.wire[-1], other.wire[-1])
         return bool(set(self.nodes) & set(other.nodes)) and low <= high
 

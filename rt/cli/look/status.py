@@ -33,8 +33,8 @@ def status(
 ) -> None:  # fmt: skip
     """Show a stream's nodes, sessions and readers, as they are now.
 
-    For a person who wants to see what goes on. rt doctor looks deeper and says what to do; rt check
-    is for monitoring systems: one line, and their exit codes.
+    It is for people. rt doctor looks deeper and says what to do. rt check is for monitoring
+    systems: it prints one line, and has the exit codes of monitoring plugins.
 
     \b
     rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber
@@ -43,7 +43,7 @@ def status(
     rt status --config flights/clients.toml > /dev/null || page-the-operator
 
     A session's bytes, rate and age are those of the node that received most. The lag of a pushing
-    client is what the nodes have received of its sessions and not merged.
+    client is the bytes of its sessions that the nodes have received and not merged.
 
     \b
     For probes, the exit code is the cluster's health (after --watch it is 0):
@@ -76,7 +76,7 @@ def status(
 
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:
-    """Return a checked report of nodes' answers; an unreadable answer counts as none."""
+    """Return a checked report of nodes' answers; a node whose answer is unreadable has an error."""
     reports, names = [], _names(asked)
     for each in asked:
         error = each.error
@@ -91,7 +91,7 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
 
 
 def _names(asked: list[NodeAnswer]) -> dict[str, str]:
-    """Return the name of the node at each address that has answered."""
+    """Return the names of all members by address, as listed in the answers of some of them."""
     answers = [each.answer for each in asked if isinstance(each.answer, dict)]
     return {
         place: printable(str(name))
@@ -108,7 +108,7 @@ def _answer(asked: NodeAnswer) -> dict[str, object]:
 
 
 def _show(text: str, *, again: bool) -> None:
-    """Print a report, already escaped; with `again`, over the last one."""
+    """Print an escaped report; with `again`, print it over the previous one on a terminal."""
     if again and sys.stdout.isatty():
         # home, each line to its end, and the rest of the screen: clearing it first would flicker
         text = "\x1b[H" + "\x1b[K\n".join(text.split("\n")) + "\x1b[K\n\x1b[J"

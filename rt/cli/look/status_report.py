@@ -1,7 +1,7 @@
 """ClusterReport: the nodes' answers to `rt status`, checked, and the cluster's health.
 
-No answer can end the command: a field of the wrong type makes the whole answer invalid, and a
-missing field, as in an older node's answer, counts as empty.
+A malformed answer does not end the command: a field of the wrong type makes the whole answer
+invalid, and a missing field, as in an older node's answer, counts as empty.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """One session on one node."""
+    """A session as one node reports it."""
 
     name: str
     pushed_by: str
@@ -47,7 +47,7 @@ class SessionReport:
 
     @property
     def unmerged(self) -> int | None:
-        """Return the bytes that are durable but not merged; None if a file end lies between."""
+        """Return how many bytes are durable but not merged; None if they are in several files."""
         same_file = self.durable.file == self.merged.file
         return max(0, self.durable - self.merged) if same_file else None
 
@@ -57,13 +57,13 @@ class ClientReport:
     """One client's connection to a node.
 
     Attributes:
-        peer: The name in its certificate.
+        peer: The name in the client's certificate.
         kind: `push` or `pull`.
         address: host:port.
-        connected_s: How long it has been connected.
-        lag_bytes: Bytes that the node has merged and not yet sent to it; 0 for a pusher.
-        waiting_s: How long the oldest of them has waited.
-        left_s: How long ago it left; None while it is connected.
+        connected_s: How long ago the client connected.
+        lag_bytes: Bytes that the node has merged and not yet sent to the client; 0 for a pusher.
+        waiting_s: How long the oldest of these bytes has waited.
+        left_s: How long ago the client left; None while it is connected.
     """
 
     peer: str
@@ -123,24 +123,25 @@ class AboutReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node's answer.
+    """One node's answer, or why there is none.
 
     Attributes:
         address: The address at which the node was asked.
-        error: Why there is no answer; "" if there is one. All other fields but the name are
-            empty then.
-        name: The node; "" if there is no answer and no other node says which it is.
-        stream: The stream it serves.
-        members: The nodes of its cluster that vote.
+        error: Why there is no answer; "" if there is one. With an error, all fields but `address`
+            and `name` are empty.
+        name: The node's name; without an answer, the name that another node has for the address,
+            or "".
+        stream: The stream that the node serves.
+        members: The nodes of the cluster that vote.
         learners: The nodes that are being added, and do not vote yet.
         role: `leader`, `follower`, `candidate` or `learner`.
-        term: The newest election term it knows.
-        leader: The leader it knows; "" if there is none.
-        merge: How far it has merged.
-        about: What it guarantees, and its versions.
-        problems: What is wrong with it, causes first.
-        unreachable: The other nodes that it cannot reach.
-        traffic: What it stores, and its connected clients.
+        term: The newest election term that the node knows.
+        leader: The leader that the node knows; "" if it knows none.
+        merge: How far the node has merged.
+        about: What the node guarantees, and its versions.
+        problems: What is wrong with the node, causes first.
+        unreachable: The other nodes that the node cannot reach.
+        traffic: What the node stores, and its connected clients.
     """
 
     address: str
@@ -170,7 +171,7 @@ class NodeReport:
 
     @property
     def is_learner(self) -> bool:
-        """Return whether it neither votes nor counts: it is being added, or lost its state."""
+        """Return whether the node does not vote, because it is new or has lost its state."""
         return self.role == _LEARNER
 
 
@@ -187,17 +188,17 @@ class ClusterReport:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Return the cluster's members, according to the nodes that answered."""
+        """Return the names of the voting members, according to the nodes that answered."""
         return max((node.members for node in self.answering), key=len, default=())
 
     @property
     def voting(self) -> list[NodeReport]:
-        """Return the members that answered."""
+        """Return the reports of the voting members that answered."""
         return [node for node in self.answering if node.name in self.members]
 
     @property
     def learners(self) -> list[str]:
-        """Return the nodes that neither vote nor count, whether they answered or not."""
+        """Return the names of the learners, which do not vote, whether they answered or not."""
         named = {each for node in self.answering for each in node.learners}
         named |= {node.name for node in self.answering if node.is_learner}
         return sorted(named - {*self.members} | {n.name for n in self.voting if n.is_learner})
@@ -219,7 +220,7 @@ class ClusterReport:
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that keeps the cluster from being healthy, a sentence each, causes first."""
+        """Return everything that is wrong with the cluster and its nodes, causes first."""
         found = [self.silence(node) for node in self.nodes if node.error]
         named = {node.name for node in self.nodes if node.error}
         apart = {each for node in self.answering for each in node.unreachable} - named
@@ -231,7 +232,7 @@ class ClusterReport:
         return found
 
     def silence(self, node: NodeReport) -> Problem:
-        """Return what is known of a node that does not answer, and what to do."""
+        """Return the problem of a node that does not answer: what is known, and what to do."""
         missed = self._missed_by(node.name)
         if node.name in self.learners:
             return Problem(
@@ -252,7 +253,7 @@ class ClusterReport:
         )
 
     def _apart(self, name: str) -> Problem:
-        """Return the problem of a node that others cannot reach, though it may be running."""
+        """Return the problem of a node that other nodes cannot reach, though it may be running."""
         missed = listed(self._missed_by(name))
         if any(node.name == name for node in self.answering):
             advice = "look whether a firewall lies between them, and at their logs"
@@ -263,7 +264,10 @@ class ClusterReport:
         return [node.name for node in self.answering if name and name in node.unreachable]
 
     def _only_on(self, forked: NodeReport) -> str:
-        """Return a phrase for what only this forked node has merged, of the nodes that answered."""
+        """Return a sentence about what a forked node has merged, and no other node that answered.
+
+        A forked node is one whose merged log differs from the others'.
+        """
         others = [
             each
             for node in self.answering
@@ -281,15 +285,15 @@ class ClusterReport:
 
     @property
     def stuck(self) -> list[str]:
-        """Return why sessions are not merged, a sentence each.
+        """Return why sessions are not merged, a sentence for each session.
 
-        This alone does not degrade the cluster.
+        A session that is not merged does not by itself degrade the cluster.
         """
         return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
 
     @property
     def poisoned(self) -> list[str]:
-        """Return which sessions are refused for an undecodable frame, and by which nodes."""
+        """Return a sentence for each session that a node refuses for an undecodable frame."""
         return [
             f"{node.name} refuses session {each.name}: {each.poisoned}"
             for node in self.answering for each in node.sessions if each.poisoned
@@ -297,7 +301,11 @@ class ClusterReport:
 
     @property
     def returned(self) -> list[str]:
-        """Return which sessions were restored to an older state, by whom, and what to do."""
+        """Return a sentence for each session whose publisher or node has lost some of its bytes.
+
+        Either the publisher's log differs from the nodes' copies, or a node has restored a range of
+        its copy from its journal. The sentence says what to do.
+        """
         apart, back = {}, []
         for node in self.answering:
             for each in node.sessions:
@@ -325,7 +333,7 @@ class ClusterReport:
 
 
 def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
-    """Return one report of all nodes; a node that is known by two addresses appears once."""
+    """Return one report of all nodes; a node that answers at two addresses appears once."""
     seen: set[tuple[str, str]] = set()
     nodes = []
     for report in reports:

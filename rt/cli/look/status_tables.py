@@ -44,11 +44,12 @@ class _Client:
 
 
 def status_text(report: ClusterReport, top: Top | None = None) -> str:
-    """Return the whole report.
+    """Return the text that `rt status` prints: tables of nodes, clients and sessions; a summary.
 
     Args:
         report: The nodes' answers.
-        top: Show only the first sessions and clients by this value; None shows all, by name.
+        top: Show only the 20 sessions greatest in this value, and the 20 clients that lag most;
+            None shows all, by name.
     """
     nodes = report.answering
     lead = max((node.merge for node in nodes), key=lambda each: each.end, default=None)
@@ -71,7 +72,7 @@ def status_text(report: ClusterReport, top: Top | None = None) -> str:
 
 
 def summary(report: ClusterReport) -> str:
-    """Return a one-line summary, and a line for each problem."""
+    """Return a line about the cluster, followed by lines about problems and other findings."""
     nodes, members = report.answering, report.members
     quorum = (
         f"yes ({report.leader} leads)"
@@ -104,7 +105,7 @@ def summary(report: ClusterReport) -> str:
 
 
 def merged_sessions(nodes: Iterable[NodeReport]) -> list[Session]:
-    """Return each session once, by name: its furthest progress and longest wait on any node."""
+    """Return each session once, sorted by name, with its furthest progress and longest wait."""
     found: dict[str, Session] = {}
     for node in nodes:
         for each in node.sessions:
@@ -194,7 +195,7 @@ def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
 
 
 def _behind(merge: MergeReport, lead: MergeReport) -> str:
-    """Return how far a node lags the one that has merged most."""
+    """Return by how many bytes and seconds a node's merging lags `lead`, the furthest node's."""
     parts = [size_text(lead.end - merge.end)] if merge.end.file == lead.end.file else []
     if merge.time_ns and lead.time_ns:  # 0 before the first instruction, not the year 1970
         parts.append(f"{max(0, lead.time_ns - merge.time_ns) / 1e9:.1f} s")

@@ -33,12 +33,12 @@ class _Traced:
     Attributes:
         session: The session that published it.
         sequence: Its sequence number.
-        own: Where it is in the session's own log, if that was found.
-        own_directory: The directory of that log; "" if it is not on this machine.
-        merged: The message's position in each copy that has it, by the copy's directory.
-        another: The position of another message with its number, in each copy that has that
-            instead.
-        short: The end of each copy that does not reach it.
+        own: Where the message is in the session's own log; None if it was not found.
+        own_directory: The directory of the session's own log; "" if it is not on this machine.
+        merged: The message's position in each merged log that has it, by the log's directory.
+        another: The position of another message with the same session and sequence number, in each
+            merged log that has that message instead.
+        short: The end of each merged log that does not reach the message.
         report: The nodes' answers.
     """
 
@@ -67,10 +67,10 @@ def trace(
 ) -> None:  # fmt: skip
     """Show where and when a message passed, or where it waits and on what.
 
-    It looks in the session's own log and the merged log below --root, and asks the nodes. Run it
-    where the session is published, where its stream is pulled, or on a node (--root is the node's);
-    elsewhere a --copy is needed to tell which message is meant. The exit code is 0 if the message
-    is merged, 1 if it waits or is not known here, and 2 if no node knows the session.
+    It looks in the session's own log and the merged log below --root, and asks the nodes. Run it on
+    the publisher's machine, on a subscriber's, or on a node's with the node's --root; on any other
+    machine, name a merged log by --copy. The exit code is 0 if the message is merged, 1 if it waits
+    or is not known here, and 2 if no node knows the session.
 
     \b
     rt trace jfk:41 --config flights/clients.toml --root rt-data
@@ -93,7 +93,7 @@ def trace(
 
 
 def _demand_known(traced: _Traced) -> None:
-    """Refuse a session unknown both to this machine and to every node that answers."""
+    """Raise `Misuse` if neither this machine nor any node that answers knows the session."""
     report = traced.report
     known = {each.name for node in report.answering for each in node.sessions}
     if traced.own_directory or traced.own or traced.session in known or not report.answering:
@@ -117,7 +117,7 @@ def _parsed(text: str) -> tuple[str, int]:
 
 
 def _look(traced: _Traced, settings: ConnectionSettings, copies: Sequence[str]) -> None:
-    """Look for the message in the logs on this machine."""
+    """Look for the message in the logs on this machine, and record in `traced` what was found."""
     top = stream_directory(settings.root, settings.stream)
     for place in (os.path.join(top, traced.session), os.path.join(top, "in", traced.session)):
         if not traced.own_directory and os.path.isfile(os.path.join(place, "manifest")):
@@ -168,7 +168,7 @@ def waits_for(traced: _Traced) -> str:
 
 
 def _unmerged(traced: _Traced, own: OwnPlace) -> str:
-    """Return the hop before the merged log at which a message waits, and on what."""
+    """Return where a message that is not merged waits, push or merge, and on what."""
     report = traced.report
     if not report.answering:
         return "it is not known whether it is merged, since no node answers"
@@ -212,10 +212,10 @@ def _merge_reason(traced: _Traced) -> str:
 
 
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
-    """Return the positions up to which each answering node holds and has merged the session.
+    """Return up to which positions each answering node holds and has merged the session, by name.
 
-    A node that joined later has no copy of a session that was merged earlier. Its merged log equals
-    that of the others as far as it reaches.
+    A node that joined late holds no copy of a session that ended before. Since all merged logs are
+    equal, it has merged the session at least as far as any node whose merged log ends earlier.
     """
     nodes, none = traced.report.answering, Position(0)
     rows = {
@@ -233,7 +233,7 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Return whether a copy or a node has the message; False if a copy has another in its place."""
+    """Return whether a merged log has the message; False if one has another in its place."""
     own = traced.own
     if traced.another:
         return False

@@ -67,7 +67,8 @@ def lease(
     rt archive lease --identity spark --from 0.3.0 --seconds 7200
     rt archive lease --identity spark --release
 
-    The holder is the name in the certificate; a new lease replaces its earlier one.
+    The holder of the lease is the name in the certificate; a new lease replaces the holder's
+    earlier one.
     """  # noqa: D301 - click reads the backspace character
     if release:
         answer = settings.ask({"do": "release"})

@@ -30,9 +30,9 @@ _HEADINGS: Final = ("cursor", "position", "bytes behind", "stored", "reader")
 def cursor() -> None:
     """Show and change cursors, which are kept beside a copy of a stream, or by its nodes.
 
-    A cursor is the name under which a program remembers what it has handled. These commands are
-    for those beside a copy; `rt cursor registered` has the same ones for those that the nodes keep
-    (rt.connect(...).subscriber(cursor=rt.Registered("etl"))).
+    A cursor is the name under which a program records how far it has read. The commands of rt
+    cursor are for cursors beside a copy; rt cursor registered has the same commands for cursors
+    that the nodes keep (rt.connect(...).subscriber(cursor=rt.Registered("etl"))).
 
     \b
     rt cursor list --stream flights
@@ -118,7 +118,7 @@ def reset(settings: ReadSettings, *, name: str, start: str, as_json: bool) -> No
 def forget(settings: ReadSettings, *, name: str) -> None:
     """Remove a cursor that no program is reading with.
 
-    The next reader of that name begins where its program says.
+    The next program that reads with a cursor of that name begins where the program chooses.
 
     \b
     rt cursor forget etl --stream flights
@@ -147,7 +147,7 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
-    """Return how many bytes the local copy has after `position`; None if there is no copy."""
+    """Return how many bytes a copy of the merged log has after `position`; None without a copy."""
     log = LogDirectory(merged_directory(root, stream))
     log.refresh()
     if not log.is_there:

@@ -19,7 +19,7 @@ def group() -> None:
     """Show and change groups: programs that divide the messages of a stream among them.
 
     A group hands each message to one of its members (rt.connect(...).subscriber(group="etl")).
-    Its members are known to the leader only; another node lists none.
+    Only the leader knows the members; without a leader, none are listed.
 
     \b
     rt group list --stream flights --nodes n1:7420 --identity spark
@@ -28,7 +28,7 @@ def group() -> None:
 
 
 def _show_members(row: Row) -> None:
-    """Print the ranges that the members of a group hold, and who they are."""
+    """Print a table of the ranges of the log that members of a group hold, and the members."""
     with reading_answers():
         claims = [
             [printable(str(each[field])) for field in _CLAIM_FIELDS] for each in row["claims"]

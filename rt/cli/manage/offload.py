@@ -84,7 +84,10 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
 
 
 def _demand_all(outcome: Outcome, directory: str) -> None:
-    """Raise `Misuse` if a file was archived here without a copy: nodes must then keep theirs."""
+    """Raise `Misuse` if `directory` archived a file without copying it.
+
+    The nodes must not be told to archive that file: theirs may be the only copy.
+    """
     if outcome.given_up:
         lost = first_few(outcome.given_up, 1)
         raise Misuse(

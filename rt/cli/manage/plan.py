@@ -70,7 +70,12 @@ def _print(rows: list[Planned], rules: str) -> None:
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:
-    """Return the plan for a merged log on this machine, and the text of its policy.
+    """Return what would happen to each file of a merged log by a policy, and the policy as text.
+
+    Args:
+        directory: The merged log, on this machine.
+        rules: The policy.
+        at_ns: The time to plan for, ns since the epoch; None for now.
 
     Raises:
         Misuse: There is no merged log.

@@ -72,8 +72,8 @@ def set_policy(
     rt archive policy set --limit 500Gi --identity operator
     rt archive policy set --messages 10000000 --identity operator
 
-    JSON and files replace the whole policy: what they leave out gets its default. Options change
-    what they name and leave the rest.
+    JSON or a file replaces the whole policy: a rule that it does not name gets its default. Options
+    change only the rules that they name.
     """  # noqa: D301 - click reads the backspace character
     given = {"time": minutes, "limit": limit, "disk": disk, "messages": _count(messages)}
     given = {name: value for name, value in given.items() if value is not None}
@@ -90,7 +90,7 @@ def set_policy(
 
 
 def _count(text: str | None) -> int | str | None:
-    """Return a number of messages as an int; `policy_of` refuses any other text, returned as is."""
+    """Return a number as an int, and any other text, such as `none`, as it is for `policy_of`."""
     return int(text) if text is not None and text.isdecimal() else text
 
 

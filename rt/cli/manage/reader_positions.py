@@ -28,7 +28,7 @@ to_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The kind of reader whose position the nodes keep: a group, or a registered cursor."""
+    """A kind of reader whose positions the nodes keep, either groups or registered cursors."""
 
     noun: str  # of the requests too: group or cursor
     path: str  # of its commands: `rt group`
@@ -40,11 +40,16 @@ class Kind:
 
     @property
     def field(self) -> str:
-        """The field of an answer that lists them; also the plural of the noun."""
+        """The plural of the noun, which names the request for a list and the list in its answer."""
         return f"{self.noun}s"
 
     def ask(self, settings: ConnectionSettings, **which: str) -> list[Row]:
-        """Return the groups or cursors that the nodes keep, as rows."""
+        """Return the groups or cursors that the nodes keep, a row for each.
+
+        Args:
+            settings: How to reach the nodes.
+            which: `name="etl"` for only the one of that name; nothing for all.
+        """
         answer = look(settings, {"do": self.field, **which})
         with reading_answers():
             return [dict(row) for row in answer[self.field]]

@@ -33,7 +33,7 @@ def session() -> None:
 @session.command("list")
 @link_options("session", json="the sessions")
 def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
-    """List the sessions that the leader knows, and why any of them is not merged.
+    """List the sessions that the leader knows, and what keeps a session from being merged.
 
     \b
     rt session list --nodes a:7420 --identity subscriber
@@ -75,9 +75,10 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
     """Resume a session whose beginning was archived before it was merged.
 
-    That happens when it was shipped to another cluster before, or this one has lost its state. The
-    merged log lacks what was archived; an event in it tells subscribers so. Without --at, the
-    session continues with the first file that is still there. Needs an operator's certificate.
+    A session is in that state if it was shipped to another cluster before, or if this cluster has
+    lost its state. The merged log lacks the archived messages; an event in it tells subscribers so.
+    Without --at, the session continues with its first file that is not archived. Needs an
+    operator's certificate.
 
     \b
     rt session adopt jfk --config flights/clients.toml
@@ -91,11 +92,11 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Restart a session with another log, from sequence number 0.
 
-    For a publisher whose directory was lost or deleted and created again: the nodes refuse its new
-    log. They remove their copies, even of what is not merged; the old log can never be pushed
-    under this name again. What is merged stays, and an event in the merged log says that sequence
-    numbers may repeat. Refused while the session is being pushed. Needs an operator's
-    certificate.
+    Use it if a publisher's directory was lost, or deleted and created again: the nodes refuse the
+    new log until then. The nodes remove their copies of the old log, even messages that are not
+    merged, and the old log can never be pushed under this name again. Merged messages stay, and an
+    event in the merged log says that sequence numbers may repeat. Refused while the session is
+    being pushed. Needs an operator's certificate.
 
     \b
     rt session reset jfk --config flights/clients.toml
@@ -109,9 +110,9 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Remove an ended session's copies and records from the nodes.
 
-    All nodes do so at the same point of the merged log, and free the space. What is merged stays.
-    The old log can never be pushed under this name again; another log may. Refused
-    while the session is being pushed. Needs an operator's certificate.
+    All nodes remove them at the same point of the merged log, and free the space. Merged messages
+    stay. The old log can never be pushed under this name again; another log may be. Refused while
+    the session is being pushed. Needs an operator's certificate.
 
     \b
     rt session forget jfk --config flights/clients.toml
@@ -134,11 +135,12 @@ def take(
 ) -> None:
     """Take over the name of a session whose owner is gone.
 
-    A session belongs to the identity that opened it, and no other may push it. An operator may take
-    it from an owner that is gone, and so may a publisher that is granted the session, for itself,
-    once it has been closed for the time that `rt session policy` shows. Without --new-log, the
-    session continues with the log that its owner had, in a directory that was moved. With it, the
-    old log ends as by `rt session reset`. An owner that is connected is never displaced.
+    A session belongs to the identity that opened it, and no other identity may push it. An operator
+    may take it from an owner that is gone. A publisher to which the session is granted may take it
+    for itself, once the session has been closed for the time that rt session policy shows. Without
+    --new-log, the new owner continues the old owner's log, in the directory moved from there. With
+    --new-log, the old log ends, as by rt session reset. No session is taken from an owner that is
+    connected.
 
     \b
     rt session take jfk --new-log --nodes a:7420 --identity bob
@@ -163,7 +165,9 @@ def policy(
     settings: ConnectionSettings, *, close: str | None, take_: str | None, expire: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show or set what happens to silent sessions; setting needs an operator's certificate.
+    """Show or set what happens to a session that its publisher no longer pushes, and when.
+
+    Setting needs an operator's certificate.
 
     \b
     rt session policy --config flights/clients.toml
@@ -202,10 +206,10 @@ def quota(
 ) -> None:  # fmt: skip
     """Show or set how much a publisher may push; setting needs an operator's certificate.
 
-    Without PUBLISHER, sets the default for all. With it, sets that publisher's own limits;
-    `default` returns it to the default. Each node enforces the lower of the quota and its own
-    settings identity_bytes_s and identity_sessions, as soon as a change is agreed on: it slows down
-    a publisher that is too fast, and refuses a session beyond the limit.
+    Without PUBLISHER, sets the default for all publishers. With PUBLISHER, sets that publisher's
+    own limits; the value default removes an own limit. Each node enforces the lower of the quota
+    and its settings identity_bytes_s and identity_sessions, as soon as the nodes have agreed on the
+    change: it slows down a publisher that is too fast, and refuses a session beyond the limit.
 
     \b
     rt session quota --config flights/clients.toml
@@ -236,7 +240,7 @@ def quota(
 
 
 def _limits(quota: dict[str, Any]) -> str:
-    """Return a publisher's limits as text."""
+    """Return a publisher's limits as a phrase, such as `20 MiB a second and 5 sessions a day`."""
     size, sessions = quota["bytes_s"], quota["sessions"]
     limits = [
         *(() if size is None else (f"{size_text(int(size))} a second",)),

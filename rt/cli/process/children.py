@@ -21,15 +21,15 @@ _INTERRUPTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """One `rt` command in a process of its own; its stderr is kept for an error message."""
+    """One `rt` command in a process of its own, whose stderr is kept for error messages."""
 
     def __init__(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
         """Start the command.
 
         Args:
-            name: Its name in errors.
-            arguments: Its arguments to `rt`.
-            prefix: A command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
+            name: The name of the process in error messages.
+            arguments: The arguments of `rt`.
+            prefix: A command to run it with, such as `nice -n 5` or `ip netns exec NAME`.
         """
         self.name = name
         self._shown = 0  # bytes of its stderr that `news` has returned
@@ -46,19 +46,19 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Return whether it is running."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def first_line(self, pattern: str) -> re.Match[str]:
-        """Wait for its first line and match it.
+        """Wait for the first line that the process prints, and return its match with `pattern`.
 
         Raises:
-            RtError: The line does not match; the message has the end of its stderr.
+            RtError: The line does not match; the message has the end of the process's stderr.
         """
         line = self._process.stdout.readline() if self._process.stdout else ""
         found = re.search(pattern, line)
@@ -69,19 +69,22 @@ class Child:
         return found
 
     def wait(self) -> None:
-        """Wait for it to end; if it failed, raise `RtError` that says how and why."""
+        """Wait for the process to end; if it failed, raise `RtError`, which says how and why."""
         if self._process.wait():
             raise RtError(f"{self.name} {self.ending()}")
 
     def ending(self) -> str:
-        """Return how it ended and, unless a signal ended it, the last line of its stderr."""
+        """Return how the process ended and, if no signal ended it, the last line of its stderr."""
         outcome = self.outcome()
         if (self._process.returncode or 0) < 0:
             return outcome  # the last line is not the reason
         return f"{outcome}: {self.last_errors().splitlines()[-1]}"
 
     def outcome(self) -> str:
-        """Return how it ended: `was ended by SIGKILL`, `ended with 70`; "" while it runs."""
+        """Return how the process ended, such as `was ended by SIGKILL` or `ended with 70`.
+
+        Returns "" while it runs.
+        """
         code = self._process.poll()
         if code is None:
             return ""
@@ -93,7 +96,7 @@ class Child:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end; kill it if it has not ended within 15 s."""
+        """Send SIGTERM to the process, and kill it if it has not ended within 15 s."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -106,7 +109,7 @@ class Child:
         self._errors.close()
 
     def last_errors(self) -> str:
-        """Return the end of its stderr."""
+        """Return the end of what the process has written to stderr, up to 2,000 bytes."""
         if self._errors.closed:
             return "it was stopped"
         start = max(0, os.fstat(self._errors.fileno()).st_size - _TAIL_BYTES)
@@ -114,7 +117,7 @@ class Child:
         return tail.decode(errors="replace").strip() or "it gave no reason"
 
     def news(self) -> list[str]:
-        """Return the whole lines that it has written to stderr since the last call, 64 KiB at most.
+        """Return the whole lines written to stderr since the last call, at most 64 KiB.
 
         Reading does not move the file's offset, at which the process continues to write.
         """
@@ -133,19 +136,19 @@ class Children:
         self._children: list[Child] = []
 
     def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> Child:
-        """Start `rt` with these arguments."""
+        """Start `rt` with these arguments in a process; the parameters are those of `Child`."""
         with deferring_signals():
             child = Child(name, arguments, prefix)
             self._children.append(child)
         return child
 
     def drop(self, child: Child) -> None:
-        """Forget a child that has ended."""
+        """Remove a child that has ended, and close its files."""
         self._children.remove(child)
         child.stop()
 
     def check(self) -> None:
-        """Raise `RtError`, with the end of its stderr, if a child has ended."""
+        """Raise `RtError`, with the last line of its stderr, if a child has failed."""
         for child in self._children:
             if not child.running:
                 child.wait()
@@ -161,9 +164,10 @@ class Children:
 
 @contextmanager
 def deferring_signals() -> Iterator[None]:
-    """Delay signals until the block ends, so that no child is started without being recorded.
+    """Delay signals until the block ends, so that a signal cannot separate two steps of a caller.
 
-    Signals are deferred, not blocked, since a child would inherit a blocked mask. Main thread only.
+    Signals are deferred, not blocked, since a child process would inherit the blocked mask. Does
+    nothing outside of the main thread, to which Python delivers signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -10,7 +10,10 @@ PARENT_VARIABLE: Final = "_RT_PARENT"
 
 
 def end_with_parent() -> None:
-    """Shut down cleanly when the parent ends, even by SIGKILL, if the parent asked for that."""
+    """Have this process stop cleanly when its parent ends, even by SIGKILL.
+
+    Only if the parent asked for it, by an environment variable and a pipe as standard input.
+    """
     if os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_watch, name="parent", daemon=True).start()
 

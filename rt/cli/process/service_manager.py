@@ -11,12 +11,12 @@ from rt.cli.process.stop_signals import StopSignals
 
 
 class ServiceManager:
-    """Sends notifications to the socket in `NOTIFY_SOCKET`; does nothing without it.
+    """Sends notifications to systemd's socket, which `NOTIFY_SOCKET` names; without it, none.
 
-    Feeds the watchdog at half its interval, from the main loop and only while no loop of the
-    program is stuck: a separate thread would notify even while the main loop is stuck. A
-    notification that cannot be sent is dropped, since systemd would rather restart a program than
-    have it fail.
+    Notifies the watchdog at half its interval, from the main loop and only while no loop of the
+    program is stuck; a separate thread would notify even while the main loop is stuck. A
+    notification that cannot be sent is dropped and not an error: at worst, systemd restarts the
+    program.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -36,13 +36,14 @@ class ServiceManager:
     def attend(
         self, signals: StopSignals, reload: Callable[[], None], stuck: Callable[[], str]
     ) -> Callable[[], None]:
-        """Report that the program is ready; return what its main loop calls at each turn.
+        """Report that the program is ready; return a function for its main loop to call each turn.
 
-        Also exempts all objects made so far from garbage collection, which would otherwise stop all
-        threads for some 20 ms each time to find nothing.
+        That function reloads on request, and notifies the watchdog. Also exempts all objects made
+        so far from garbage collection, which would otherwise traverse them in vain, and stop all
+        threads for some 20 ms each time.
 
         Args:
-            signals: Request reloads.
+            signals: Records whether SIGHUP has requested a reload.
             reload: Loads certificates and settings again.
             stuck: Returns the name of a loop that is stuck; "" if none is.
         """
@@ -63,7 +64,7 @@ class ServiceManager:
         return turn
 
     def tell(self, *lines: str) -> None:
-        """Send a notification."""
+        """Send a notification of these lines, such as `READY=1`; do nothing without a socket."""
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
                 sock.setblocking(False)

@@ -13,16 +13,17 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """While open, the first signal is recorded and ends waits; a second one interrupts.
+    """While open, records the first SIGTERM, SIGINT or SIGHUP and ends waits.
 
-    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. Once the
-    command has ended, SIGHUP is ignored, so that it cannot end the process early. An ignored SIGHUP
-    (nohup) stays ignored. Make it in the main thread, which is the one that gets signals.
+    A second signal raises `KeyboardInterrupt`. A second SIGHUP does not, since a closing terminal
+    and its shell send one each. After a SIGHUP, later ones are ignored even after the context ends,
+    so that they cannot end the process early. If SIGHUP is ignored (nohup), it stays so. Use it in
+    the main thread, in which Python handles signals.
 
-    Threads: The main thread only. `_received` is set by its signal handler, between any two
-        instructions. The interpreter writes a byte to a pipe when a signal arrives, and that byte
-        ends a poll. The handler could not: if the signal arrives just before a poll, the handler
-        runs only after it.
+    Threads: The main thread only. `_received` is set by the signal handler, between any two
+        instructions. When a signal arrives, the interpreter writes a byte to a pipe, which ends a
+        poll. The handler itself could not end a poll that begins just after the signal has arrived,
+        since it runs only after the poll.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:
@@ -30,8 +31,8 @@ class StopSignals:
 
         Args:
             on_stop: Called by the handler on the first signal; must be quick and take no lock.
-            reloads: Whether SIGHUP asks for a reload; not in a process with a terminal, which sends
-                SIGHUP when it is closed.
+            reloads: Whether SIGHUP asks for a reload instead of a stop. In a terminal it always
+                stops the command, since a terminal that is closed sends it.
         """
         self._reloads = reloads and not os.isatty(0)
         self._is_to_reload = False
@@ -51,7 +52,7 @@ class StopSignals:
         return self._received == signal.SIGINT
 
     def wait_readable(self, source: IO[bytes]) -> bool:
-        """Wait until `source` is readable; return False if a signal arrived."""
+        """Wait until `source` is readable or a signal arrives; return False for a signal."""
         poller = select.poll()
         poller.register(source.fileno(), select.POLLIN)
         poller.register(self._pipe[0], select.POLLIN)
@@ -63,7 +64,7 @@ class StopSignals:
         return not self._received
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for this long; return False if a signal arrived."""
+        """Wait for so many seconds, or until a signal arrives; return False for a signal."""
         if timeout_s > 0 and not self._received:
             poller = select.poll()
             poller.register(self._pipe[0], select.POLLIN)
@@ -72,7 +73,7 @@ class StopSignals:
         return not self._received
 
     def take_reload(self) -> bool:
-        """Return whether a SIGHUP has asked for a reload since the last call."""
+        """Return whether SIGHUP has asked for a reload since the last call."""
         is_to_reload, self._is_to_reload = self._is_to_reload, False
         return is_to_reload
 
