@@ -35,8 +35,8 @@ def to_parquet(
     Args:
         path: the log, or its URI.
         out: a local directory.
-        partition: `none`, `day`, `month`, `stream` or `session`; by default the dataset's own. The
-            default of a new dataset is `day`, or `none` if the log is a session's.
+        partition: `none`, `day`, `month`, `stream` or `session`. "" keeps the dataset's own; a new
+            dataset then has `day`, or `none` if the log is a session's.
         include_active: whether to export the active file too, as far as it is written.
         allow_gaps: whether to skip files that were archived before they were exported.
         start: messages before this position are not exported.

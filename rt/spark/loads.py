@@ -23,7 +23,7 @@ _NEEDED: Final = ("session", "position", "payload")
 
 @dataclass(frozen=True)
 class Loading:
-    """A load being built; each method returns a copy with one more choice.
+    """A load that is built step by step: most methods return a copy with one more option.
 
     Attributes:
         path: the path of the log, or several paths; as for `load()`.
@@ -40,7 +40,7 @@ class Loading:
             start: where to begin: a position (`Position`, "0.0.4096"), a time when it was
                 merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`,
                 `sequence:41` if one session was chosen before, or `earliest`.
-            end: where to stop, in the same forms, exclusive, or `latest`.
+            end: where to stop, exclusive: `latest`, or one of the forms of `start`.
 
         Raises:
             Misuse: an argument has none of these forms.
@@ -58,15 +58,15 @@ class Loading:
         return self.option(streams=",".join(names))
 
     def schema(self, columns: str) -> "Loading":
-        """Name the columns: `"session, payload_size"`, with or without their types."""
+        """Choose the columns, such as `"session, payload_size"`, with or without their types."""
         return self.option(columns=columns)
 
     def option(self, **options: object) -> "Loading":
-        """Set further options of the load."""
+        """Set options of the load by their names, as docs/SPARK.md lists them."""
         return replace(self, options={**self.options, **{k: str(v) for k, v in options.items()}})
 
     def load(self, spark: Any = None) -> Any:
-        """Return the DataFrame; this call fixes what it reads.
+        """Return the load as a DataFrame; later appends to the log do not change what it reads.
 
         Args:
             spark: a `SparkSession`; the active one by default.
@@ -82,13 +82,13 @@ class Loading:
     def json(self, schema: Any, *, mode: str = FAILFAST, spark: Any = None) -> Any:
         """Return a DataFrame with the fields of JSON payloads, parsed by Spark's `from_json`.
 
-        It also has the columns that `schema()` named, or else session, position and time.
+        The DataFrame also has the columns that `schema()` chose, or session, position and time.
 
         Args:
             schema: the schema of the fields, in Spark's DDL or as a `StructType`.
-            mode: what a malformed payload does. `FAILFAST`: it fails a query that uses a field; the
-                error has its session and position. `PERMISSIVE`: its text is in the column
-                `_corrupt_record`. `DROPMALFORMED`: its row is left out.
+            mode: what happens to a malformed payload. `FAILFAST`: a query that uses a field fails,
+                and the error has the message's session and position. `PERMISSIVE`: the payload's
+                text is in the column `_corrupt_record`. `DROPMALFORMED`: there is no row for it.
             spark: a `SparkSession`; the active one by default.
 
         Raises:
@@ -102,10 +102,10 @@ class Loading:
         return json_frame(frame, schema, mode, beside)
 
     def table(self, table: str, *, catalog: Any = None, spark: Any = None) -> Any:
-        """Return a DataFrame that joins an exported table with the log after the table's position.
+        """Return a DataFrame with the rows of an exported table, and of the log after its position.
 
-        No message is missing or duplicated, even while `rt export --follow` writes the table. This
-        call fixes what is read.
+        No message is missing or duplicated, even while `rt export --follow` writes the table. Later
+        writes to the table and the log do not change what the DataFrame reads.
 
         Args:
             table: directory of a Parquet dataset, or the name of an Iceberg table.
@@ -135,7 +135,7 @@ class Loading:
 
         Raises:
             Misuse: the load has several logs, or selects keys.
-            GapError: part of it was archived.
+            GapError: part of the load was archived.
             CorruptLog: a header is damaged.
         """
         from rt.spark.reading.summary import summarize  # noqa: PLC0415 - few need it

@@ -1,4 +1,4 @@
-"""Table: joins an exported table and the log after it in one DataFrame."""
+"""Table: an exported table, and the log from where the table ends, as one DataFrame."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,6 +25,8 @@ _FOR_BOTH: Final = frozenset((
 def read_table(path: str, table: str, catalog: Any = None) -> TableState:
     """Read the current state of a table of the log at `path`, named as for `Loading.table`.
 
+    The state has the table's files, and the position up to which they follow the log.
+
     Raises:
         Misuse: there is no log or no table, or the table belongs to another log.
     """
@@ -41,16 +43,16 @@ def read_table(path: str, table: str, catalog: Any = None) -> TableState:
 
 
 def lag_of(path: str, position: Position) -> tuple[int, int | None]:
-    """Return how many messages a log has from a position on, and when the first was merged."""
+    """Return how many messages a log has from `position` on, and when the first was merged, ns."""
     with open_log(path) as view:
         return unread(view, position, view.end())
 
 
 def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
-    """Return the rows of a table, and of the log from the table's position on.
+    """Return a DataFrame of the rows of a table, and of the log from the table's position on.
 
-    The table's state is read before the end of the log, so rows that a follower adds in between are
-    read from the log, not from the files.
+    The table's state is read before the end of the log. So messages that a follower adds to the
+    table in between are read from the log, and not twice.
 
     Raises:
         Misuse: as for `read_table`, or the options of the load select messages.
@@ -82,7 +84,7 @@ def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
 
 
 def _files(spark: Any, state: TableState, names: list[str]) -> Any:
-    """Return the table's files as a DataFrame, without listing directories; None if none."""
+    """Return the rows of a table's files as a DataFrame; None if the table has no files."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - optional, and heavy
 
     if not state.files:
@@ -99,7 +101,10 @@ def _files(spark: Any, state: TableState, names: list[str]) -> Any:
 def _rest(
     path: str, given: Mapping[str, str], state: TableState, names: list[str], spark: Any
 ) -> Any:
-    """Return the log after the table, with payloads parsed as in the table."""
+    """Return a DataFrame of the log from the table's position on, with the columns `names`.
+
+    Payloads are parsed into the same columns of JSON fields as the table has.
+    """
     options = dict(given)
     if state.position:
         options["startingPosition"] = str(state.position)

@@ -74,11 +74,7 @@ def install(
 
 
 def _unit(kind: str, config: str, user: str, program: str | None) -> Unit:
-    """Return the unit for a program whose settings are in `config`; checks the settings.
-
-    Raises:
-        click.UsageError: An argument or a setting is unusable, or the file does not exist.
-    """
+    """Return the unit for settings in `config`; `UsageError` if they or an argument are wrong."""
     if not _USER.fullmatch(user):
         raise click.UsageError(f"--user {user!r} is not a user's name")
     command = program or _own_program()

@@ -143,10 +143,7 @@ def list_streams(*, config: str, as_json: bool) -> None:
 
 
 def _row(settings: NodeSettings) -> dict[str, Any]:
-    """Return a stream's row for `rt stream list`, with what the running node says of the stream.
-
-    The row's `state` is the node's role in the stream, or why the stream is not served.
-    """
+    """Return a stream's row for `rt stream list`, with the node's role as state, or an error."""
     row = {
         "stream": settings.stream, "state": "", "merged_end": "", "messages": "",
         "directory": stream_directory(settings.root, settings.stream),
@@ -169,10 +166,7 @@ def _read(config: str) -> tuple[str, NodeSettings]:
 
 
 def _settings_of(config: str, text: str) -> NodeSettings:
-    """Return the settings that the file `config` would give with this text; errors as for `load`.
-
-    Only the list of streams is taken from `text`; it is the only part that a command changes.
-    """
+    """Return the settings of the file `config` with the streams in `text`; errors as for `load`."""
     listed = listed_streams(text)
     return load(NodeSettings, config, "node", {}, {"streams": listed})
 

@@ -235,12 +235,7 @@ def _is_founder(root: str, place: cluster_files.Place) -> bool:
 def _page_addresses(http: str | None, nodes: int) -> list[str]:
     """Return the nodes' page addresses: the first at `http`, the others at the ports after it.
 
-    Checks the addresses before a cluster is created, since a node that cannot serve its page ends.
-
-    Raises:
-        click.UsageError: There are not enough ports after that of `http`.
-        Misuse: A package that pages need is not installed.
-        OSError: An address is not available.
+    Raises an error if a page cannot be served, before a cluster is created: its nodes would end.
     """
     if http is None:
         return []
@@ -258,10 +253,7 @@ def _page_addresses(http: str | None, nodes: int) -> list[str]:
 def _places(root: str, stream: str, nodes: int) -> list[cluster_files.Place]:
     """Return the nodes of the cluster in `root`, without those that were removed from it.
 
-    Creates the cluster if there is none.
-
-    Raises:
-        click.UsageError: The cluster has another number of nodes, or serves another stream.
+    Creates the cluster if there is none; `UsageError` if its size or stream is another.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs or cluster_files.is_half_made(root):

@@ -34,12 +34,7 @@ class Pace:
         self._due_s: float | None = None  # when the next message is due; None before the first
 
     def wait_s(self, messages: int, now_s: float) -> float:
-        """Return the seconds to wait before sending `messages` more; count them as sent.
-
-        Args:
-            messages: how many will be sent after the wait.
-            now_s: the current time on any steady clock, in seconds.
-        """
+        """Return the seconds to wait before sending `messages` more; count them as sent."""
         due_s = now_s if self._due_s is None else max(self._due_s, now_s - _CATCH_UP_S)
         self._due_s = due_s + messages / self._per_s
         return max(0.0, due_s - now_s)

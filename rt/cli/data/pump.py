@@ -104,10 +104,7 @@ class LinePump:
         return confirmed
 
     def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:
-        """Wait for a level for up to 0.25 s; return `before` if more time is left after that.
-
-        The caller looks for a signal between two such waits.
-        """
+        """Wait for a level, 0.25 s at most, so that a signal is noticed; then return `before`."""
         try:
             return self._publisher.flush(wanted, max(0.0, min(left_s, _FLUSH_STEP_S)))
         except FlushTimeout:
@@ -137,13 +134,7 @@ class LinePump:
             )
 
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
-        """Publish lines up to the first bad one; raise `Misuse` that names the bad line, if any.
-
-        Args:
-            lines: lines of the file `name`.
-            name: the file, for the message.
-            before: how many lines of the file came before these.
-        """
+        """Publish lines, of which `before` came earlier; raise `Misuse` at the first bad line."""
         records = read_records(lines, self._form, self._message_bytes_max - self._beside)
         if not self._pieces:
             self._send(records, name)

@@ -152,15 +152,7 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
 def report(
     reasons: Sequence[str], *, done: bool, drain: bool, is_known: bool, as_json: bool
 ) -> None:
-    """Print how the push ended; raise `ClickException` for a drain that is not done.
-
-    Args:
-        reasons: Why something was not shipped.
-        done: Whether everything has reached the level: merged for a drain, otherwise synced.
-        drain: Whether --drain was given.
-        is_known: Whether this program knows what is merged, since no other one ships it.
-        as_json: Whether to print JSON.
-    """
+    """Print how the push ended; raise `ClickException` for a drain that is not done."""
     level = "merged" if drain else "synced"
     if as_json:
         print_json({"level": level, "reached": done, "reasons": [] if done else list(reasons)})

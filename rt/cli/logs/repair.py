@@ -47,7 +47,7 @@ class RepairSettings:
     )
 
     def connection(self) -> ConnectionSettings:
-        """Return the settings of a client that reaches these nodes; `Misuse` if one is not valid."""
+        """Return settings for a client that reaches these nodes; `Misuse` if one is not valid."""
         return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
 
 

@@ -138,11 +138,9 @@ def _shortened(line: str) -> str:
 
 
 def _after(marks: list[tuple[str, str]], block: str) -> str:
-    """Return the kind of the PEM block that is open after a line; "" if none is.
+    """Return the kind of the PEM block that is open after a line with these marks; "" if none.
 
-    Args:
-        marks: the BEGIN and END marks in the line, each with the kind that it names.
-        block: the kind of the block that was open before the line; "" if none was.
+    `block` is the kind that was open before. A mark is BEGIN or END, with the kind that it names.
     """
     for what, name in marks:
         block = name if what == "BEGIN" else ""

@@ -62,10 +62,7 @@ class Threshold:
         return Severity.WARNING if sign * value >= sign * self.warning else Severity.OK
 
     def figure(self, value: float) -> str:
-        """Return a value as performance data of a plugin, such as `lag=31s;30;300;0`.
-
-        If low values are bad, a colon follows each threshold.
-        """
+        """Return a value as performance data of a plugin, such as `lag=31s;30;300;0`."""
         colon = ":" if self.is_low_bad else ""
         unit = self.unit if self.unit in ("s", "B") else ""
         levels = f"{self.warning:g}{colon};{self.critical:g}{colon}"
@@ -139,11 +136,7 @@ def thresholds_of(
     *, lag_warning: float = 30, lag_critical: float = 300, pull_warning: float = 60,
     pull_critical: float = 3600, days_warning: float = 7, days_critical: float = 2,
 ) -> tuple[Threshold, ...]:  # fmt: skip
-    """Return the thresholds of lag, pull lag and certificates, in seconds, seconds and days.
-
-    Raises:
-        click.UsageError: A critical level would be reached before its warning level.
-    """
+    """Return the thresholds; `UsageError` if a critical level is below its warning level."""
     thresholds = (
         Threshold("lag", "s", lag_warning, lag_critical),
         Threshold("pull_lag", "s", pull_warning, pull_critical),
@@ -207,10 +200,7 @@ def _well(report: ClusterReport, may_stop: str) -> str:
 
 
 def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, float]:
-    """Return the figures by name, the worst of all nodes: lag, pull_lag, certificate; and rate.
-
-    Rate is the bytes per second of all sessions. Without a known certificate there is none.
-    """
+    """Return the figures to report, by name; for those with a threshold, the worst of all nodes."""
     nodes = report.answering
     sessions = merged_sessions(nodes)
     values = {

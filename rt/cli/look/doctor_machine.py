@@ -34,13 +34,7 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", 
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Check the certificate and key that a program on this machine presents.
-
-    Args:
-        directory: The directory of certificates.
-        name: The name of the certificate.
-        roles: The roles that it may have; any role if none is given.
-    """
+    """Check the certificate and key that a program here presents; any role is right by default."""
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:
@@ -159,13 +153,7 @@ def file_system(root: str, kind: str) -> Iterator[Diagnosis]:
 
 
 def sync_time(root: str, free: int, taken_s: float) -> Diagnosis:
-    """Return a finding about a file system: a warning if a sync takes more than 0.1 s.
-
-    Args:
-        root: The directory to name.
-        free: How many bytes are free.
-        taken_s: How long a sync took, in seconds.
-    """
+    """Return a finding about a file system with `free` bytes, on which a sync took `taken_s`."""
     words = f"{root} has {size_text(free)} free; a sync takes "
     if taken_s > _SLOW_SYNC_S:
         return warning("disks", f"{words}{taken_s * 1e3:.0f} ms", "look for another writer or a "

@@ -26,9 +26,9 @@ from rt.spark.reading.task import Task
 class RtSource(DataSource):
     """A log directory as a table.
 
-    Spark creates one object for each `load()` or `save()`, or at a load's first action if its
-    schema is given. The constructor fixes what a load reads, because nothing else runs exactly once
-    for a load.
+    Spark creates an object for each `load()` or `save()`; if a load's schema is given, it does so
+    only at the first action. The constructor fixes what a load reads, since no other method runs
+    exactly once for a load.
     """
 
     def __init__(self, options: Any) -> None:
@@ -55,7 +55,7 @@ class RtSource(DataSource):
         return "rt"
 
     def schema(self) -> str:
-        """Return the schema of a load that does not name its columns."""
+        """Return the schema, as DDL, of a load that gives Spark no schema."""
         self._fixed_at_load = True
         with one_line_errors():
             return default_schema(self._reading())
@@ -124,7 +124,7 @@ class RtReader(DataSourceReader):
         self._task = Task(places, options, check_schema(schema, options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the snapshot into splits: at least one, perhaps empty, since Spark needs one."""
+        """Cut what the query reads into splits: at least one, perhaps empty, as Spark needs one."""
         with one_line_errors():
             return [InputPartition(each) for each in splits(self._snapshots, self._options) or [()]]
 

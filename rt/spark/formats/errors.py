@@ -12,7 +12,7 @@ SPARK_MIN: Final = (4, 2)
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that does not check the columns that a source returns, by `Misuse`."""
+    """Raise `Misuse` for a Spark before 4.2, which does not check the columns a source returns."""
     if tuple(int(part) for part in version.split(".")[:2]) < SPARK_MIN:
         raise Misuse(
             f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "
@@ -22,9 +22,10 @@ def check_version(version: str) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Make Spark report an error of rt as its message, without a Python traceback.
+    """Make Spark report an `RtError` of the block as its message, without a Python traceback.
 
-    The worker that reports it ends afterwards, so the setting affects no other error.
+    It sets an environment variable in Spark's worker. The worker ends after it has reported the
+    error, so the variable affects no other error.
     """
     try:
         yield

@@ -23,16 +23,16 @@ class RtHistory(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
+        """Return the name for `format()`."""
         return "rt-history"
 
     def schema(self) -> str:
-        """The columns."""
+        """Return the columns as DDL."""
         # independent of spark.sql.timestampType
         return SCHEMA.replace(" timestamp", " timestamp_ltz")
 
     def reader(self, schema: StructType) -> "RtHistoryReader":
-        """Plan the query."""
+        """Return the reader of a query; `Misuse` if no path was given."""
         path = self.options.get("path")
         if not path:
             raise Misuse("the rt-history source needs the directory of a log")
@@ -40,7 +40,7 @@ class RtHistory(DataSource):
 
 
 class RtHistoryReader(DataSourceReader):
-    """Reads one manifest."""
+    """Reads the rows of one log from its manifest."""
 
     def __init__(self, path: str, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - Spark's, and heavy

@@ -14,9 +14,10 @@ _ADVICE: Final = (
 
 
 def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
-    """Return a frame of the columns in `beside` and the fields of the JSON payloads.
+    """Return the columns `beside` of a DataFrame, and the fields of its JSON payloads as columns.
 
-    The frame has position, session and payload; schema and mode are those of `Loading.json`.
+    The DataFrame must also have position, session and payload. `schema` and `mode` are those of
+    `Loading.json`.
 
     Raises:
         Misuse: the mode is unknown, or a field has the name of a column.

@@ -14,14 +14,14 @@ _NS: Final = 1_000_000_000
 
 
 def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
-    """Lease the log from `start` on; taking the lease again renews it.
+    """Ask the nodes to keep the files of a stream's log from `start` on, or to keep them longer.
 
-    A node keeps only the last lease of each certificate name. So this lease is combined with the
-    one that another load with that name holds: it begins at the earlier of both positions, and ends
-    at the later of both times.
+    A node keeps only the newest lease of each certificate name. If the name holds a lease already,
+    perhaps for another load, the new lease covers both: it begins at the earlier of the positions,
+    and ends at the later of the times.
 
     Raises:
-        RtError: no node grants it; the message has each node's reason.
+        RtError: no node grants the lease; the message has each node's reason.
         OSError: a certificate cannot be read.
     """
     addresses = [parse_address(node, "leaseNodes") for node in wanted.nodes]

@@ -1,9 +1,10 @@
 """Sink: `df.write.format("rt")`: the rows of each partition become messages of a session.
 
-The tasks of a batch stage their rows. When all are done, the driver publishes them (`staging`) with
-the sequence numbers `batch << 32 | row`, continuing where an earlier attempt ended. If the
-executors do not share the root directory, each host has a session of its own, in which its tasks
-publish. The sessions of one partition are a group, so the sequencer merges each number once.
+The tasks of a batch write their rows to files (`staging`). When all tasks are done, the driver
+publishes the rows with the sequence numbers `batch << 32 | row`, continuing where an earlier
+attempt ended. If the executors do not share the root directory, tasks publish their rows
+themselves, on each host in a session of its own. The sessions of one partition are a group, in
+which the cluster merges each sequence number once.
 """
 
 import os
@@ -53,7 +54,7 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows are published, and which level is awaited."""
+    """Where rows are published, and which confirmation a batch waits for."""
 
     root: str  # directory that holds the streams; `rt push` ships from there
     stream: str  # name of the stream; "" if each row names its own
@@ -83,7 +84,7 @@ _OPTIONS: Final[Table] = {
 
 
 def checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    """Read the options of a write; `Misuse` if rows of this schema cannot be published."""
+    """Read the options of a write; `Misuse` if they or the rows' schema do not fit the sink."""
     if overwrite:
         raise Misuse("a log is only appended to; use mode('append') or outputMode('append')")
     for field in schema.fields:
@@ -98,7 +99,7 @@ def checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
 
 
 def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
-    """Read the options of a write; `by_row` says that each row names its stream."""
+    """Read the options of a write; `Misuse` if wrong. With `by_row`, each row names its stream."""
     found = parsed_options("sink", options, _OPTIONS)
     if not found.get("path") or not ("stream" in found or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
@@ -136,13 +137,13 @@ class RtBatchWriter(DataSourceArrowWriter):
             self._prefix = f"{options.session or 'spark'}-{uuid.uuid4().hex[:16]}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage one partition; runs in a worker."""
+        """Write one partition's rows to a file, to be published later; runs in a worker."""
         with one_line_errors():
             batch = self._options.batch or 0
             return write_partition(self._options, self._prefix, batch, _partition(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks have staged; runs on the driver."""
+        """Publish the rows of all tasks; runs on the driver."""
         batch = self._options.batch
         with one_line_errors():
             commit(self._options, batch or 0, messages, is_job=True)
@@ -150,7 +151,7 @@ class RtBatchWriter(DataSourceArrowWriter):
             _area(self._options, self._prefix).remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, unless a job with this number can still publish it."""
+        """Remove the files of this batch, except those that a repeated job can still publish."""
         if self._options.batch is None:
             _area(self._options, self._prefix).remove()
         else:
@@ -168,7 +169,7 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage one partition of one micro-batch; runs in a worker."""
+        """Write the rows of one partition of a micro-batch to a file; runs in a worker."""
         context: Any = TaskContext.get()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
@@ -177,12 +178,12 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
             return write_partition(self._options, prefix, _batch(batch), place, rows, owner=query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what all tasks have staged; runs on the driver."""
+        """Publish the rows of all tasks; runs on the driver."""
         with one_line_errors():
             commit(self._options, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what was staged, unless it is being published."""
+        """Remove the files of this micro-batch, except those recorded for publishing."""
         abort(self._options, batchId, messages)
 
 
@@ -195,11 +196,11 @@ def write_partition(
     *,
     owner: str = "",
 ) -> Written:
-    """Stage the rows of one partition, or publish them if hosts share no root.
+    """Write the rows of one partition to a file, or publish them if hosts share no root.
 
     Raises:
-        Misuse: a row cannot be published, or the session has more rows of this batch than given.
-        FlushTimeout: the rows were published, but did not reach the level in time.
+        Misuse: a row cannot be published, or the session has more rows of this batch than `rows`.
+        FlushTimeout: the rows were published, but not confirmed in time.
     """
     rows = (_checked_rows(each, options) for each in rows)
     if options.shared_root:
@@ -219,13 +220,13 @@ def commit(
     *,
     is_job: bool = False,
 ) -> None:
-    """Publish what the tasks of a batch reported, or finish what an earlier attempt began.
+    """Publish the files that the tasks of a batch reported, after those of an interrupted attempt.
 
-    In a job the user numbers the batches, and may reuse a number by mistake.
+    With `is_job` the user has numbered the batch, perhaps by mistake as an earlier one.
 
     Raises:
         Misuse: a later batch was published already, or other rows with this number.
-        FlushTimeout: all rows were published, but did not reach the level in time.
+        FlushTimeout: all rows were published, but not confirmed in time.
     """
     written = [each for each in messages if isinstance(each, Written) and each.part is not None]
     if not written:
@@ -245,7 +246,7 @@ def commit(
 
 
 def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove what the tasks of a batch staged, except files recorded for publishing."""
+    """Remove the files that the tasks of a batch have written, except those to be published."""
     for each in messages:
         if isinstance(each, Written) and each.part is not None:
             area = _area(options, each.prefix)
@@ -324,14 +325,14 @@ class _Publishing:
             raise
 
     def publish(self, rows: Any) -> None:
-        """Publish the rows of a record batch that were not published yet."""
+        """Publish the rows of a record batch that an earlier attempt has not published."""
         known = max(0, self._known)
         self._known = known - rows.num_rows
         if known < rows.num_rows:
             _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """Wait for the rows; `Misuse` if the session has more rows of this batch than given."""
+        """Wait until the rows are confirmed; `Misuse` if an earlier attempt published more rows."""
         if self._known > 0:
             raise Misuse(
                 f"session {self._publisher.name} holds {self._known} more rows of this batch than "
@@ -388,7 +389,7 @@ def _partition() -> int:
 
 
 def host_name() -> str:
-    """Return a name for this machine's root directory, as part of a session's name."""
+    """Return a short name for this machine, from RT_HOST or the host name, for a session's name."""
     name = re.sub(r"[^a-z0-9]+", "-", os.environ.get("RT_HOST", socket.gethostname()).lower())
     name = name.strip("-") or "host"
     if len(name) <= _HOST_LENGTH_MAX:

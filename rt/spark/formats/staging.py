@@ -1,9 +1,9 @@
-"""Staging: publishes what the tasks of one batch wrote as a whole, or not at all.
+"""Staging: files that let the sink publish the rows of a batch as a whole, or not at all.
 
-A task publishes nothing: it leaves its rows in a file. When all tasks are done, the driver durably
-records their files, then publishes them. A driver killed before the record has published nothing;
-one killed after it continues with the recorded files, whatever rows, order and number of partitions
-a replay of the batch brings.
+Each task leaves its rows in a file, and publishes nothing. When all tasks are done, the driver
+durably records the names of the files, then publishes them. If the driver is killed before it has
+written the record, nothing is published. If it is killed later, the next attempt publishes the
+rest of the recorded files, even if the batch is then computed with other rows or partitions.
 """
 
 import json
@@ -29,7 +29,7 @@ _RECORD: Final = "record"
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The file that one task wrote; `name` is "" if it had no rows."""
+    """The file that one task wrote; `name` is "" if the task had no rows."""
 
     partition: int
     name: str = ""
@@ -48,18 +48,18 @@ class Record:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return how many rows it has, and their bytes."""
+        """Return how many rows the batch has, and the bytes of their payloads."""
         return sum(part.rows for part in self.parts), sum(part.bytes for part in self.parts)
 
 
 class StagingArea:
-    """The files of one query, or of the jobs that share a session."""
+    """The directory with the files of one query, or of the jobs that share a session."""
 
     def __init__(self, root: str, stream: str, prefix: str) -> None:
         self._path = os.path.join(root, DIRECTORY, stream or "_", prefix)
 
     def stage(self, batch: int, partition: int, rows: Iterator[Any]) -> Staged:
-        """Write the rows of one task to a file of its own, and sync it."""
+        """Write the rows of one task to a new file, and sync it; no file if there are no rows."""
         rows = (each for each in rows if each.num_rows)
         first = next(rows, None)
         if first is None:
@@ -78,7 +78,7 @@ class StagingArea:
         return Staged(partition, name, count, size)
 
     def rows(self, part: Staged) -> Iterator[Any]:
-        """Read a file back, batch by batch."""
+        """Yield the rows of a task's file, as record batches."""
         with closing(pa.memory_map(self._file(part.name))) as source:
             reader = pa.ipc.open_file(source)
             for place in range(reader.num_record_batches):
@@ -86,7 +86,7 @@ class StagingArea:
 
     @contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Hold the lock for publishing; `Misuse` if another driver holds it for that long."""
+        """Hold the lock for publishing; `Misuse` if another driver keeps it for `timeout_s`."""
         make_private_directory(self._path)
         words = f"another driver still publishes from {self._path}; end it first"
         fd = take_lock(self._path, words, wait_s=timeout_s)
@@ -110,7 +110,7 @@ class StagingArea:
         replace_private(self._file(_RECORD), json.dumps(asdict(record)).encode())
 
     def discard(self, batch: int, kept: Record | None) -> None:
-        """Remove the files of batches up to this one, except those that a record still needs."""
+        """Remove the files of batches up to `batch`, except those that `kept` has to publish."""
         needed = {part.name for part in kept.parts} if kept and not kept.done else set()
         for name in os.listdir(self._path):
             number = name.partition("-")[0]

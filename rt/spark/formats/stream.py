@@ -45,7 +45,7 @@ _LOOK_EVERY_S: Final = 5.0  # between two searches for new logs below a parent d
 
 @dataclass(slots=True)
 class Offset:
-    """A place in each log of a query."""
+    """An offset of a streaming query: a position in each of its logs."""
 
     # the position in each log, by the log's id
     positions: dict[str, Position] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Offset:
     unnamed: Position | None = None
 
     def encode(self, *, several: bool) -> dict[str, Any]:
-        """Return the offset in the form that Spark writes into its checkpoint."""
+        """Return the offset as a checkpoint stores it; `several` is whether there are many logs."""
         mark = {_INITIAL: True} if self.is_initial else {}
         logs = {each: self._fields(each) for each in self.positions}
         if several and logs:
@@ -83,7 +83,7 @@ def decoded(offset: Mapping[str, Any]) -> Offset:
 
 
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads logs for one streaming query. An offset holds a position in each log, by its id."""
+    """Reads logs for one streaming query, whose offsets are positions in each log, by log id."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
@@ -104,11 +104,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Return where a new query begins; a resumed one begins at its checkpoint.
+        """Return where a new query begins; a resumed query begins at its checkpoint instead.
 
-        Spark asks again when it replays the first micro-batch, and the answer may have changed by
-        then. So the offset is marked as initial, and that batch's end offset says where the batch
-        began.
+        If Spark replays the first micro-batch, it calls this again, and the result may differ. So
+        the result is marked as initial, and the end offset of the first micro-batch also records
+        where the micro-batch began.
         """
         options, logs, made = self._options, self._logs(), Offset(is_initial=True)
         edges = options.edges
@@ -125,7 +125,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return made.encode(several=self._names_several)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Return the limit for `latestOffset`; if there are two limits, both apply."""
+        """Return a limit for Spark to pass to `latestOffset`, which applies all of the load's."""
         options = self._options
         if options.limits.records is not None:
             return ReadMaxRows(options.limits.records)
@@ -135,7 +135,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next micro-batch ends; costs two file sizes if nothing grew.
+        """Return where the next micro-batch ends; `start` if there is nothing to read yet.
 
         Raises:
             Misuse: the checkpoint is of another log.
@@ -171,10 +171,10 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """Return the end of each log and how far the query lags, for the query's progress report.
 
-        None if there is no log yet.
+        Returns None if there is no log yet.
 
-        `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
-        ago the first of them was merged (in a session: published). The names that end in
+        `rows_behind` is how many messages of all sessions are unread. `seconds_behind` is how long
+        ago the first unread message was merged (in a session: published). The names that end in
         `OffsetsBehindLatest` are those of Spark's Kafka source, with logs in place of partitions.
         """
         logs, planned = self._logs(), self._planned
@@ -200,13 +200,13 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into splits, always the same for the same offsets.
 
-        A query that resumes within a micro-batch calls this first, with the checkpoint's offsets. A
-        new copy of the log may not reach that far yet, or may begin later.
+        When a query resumes within a micro-batch, Spark calls this first, with the checkpoint's
+        offsets. A log that was copied again since may end before `end`, or begin after `start`.
 
         Raises:
-            GapError: part of it was archived, and failOnDataLoss is set.
+            GapError: part of the micro-batch was archived, and failOnDataLoss is set.
             Misuse: the checkpoint is of another log.
-            CorruptLog: the log ends before the micro-batch.
+            CorruptLog: the log ends before the end of the micro-batch.
         """
         snapshots = () if start == end else tuple(self._read_between(decoded(start), decoded(end)))
         for snapshot in snapshots:
@@ -233,7 +233,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_views": {}, "_looked_at": None}
 
     def _logs(self, *, look: bool = False) -> dict[str, LogView]:
-        """Return the selected logs that exist now, by id."""
+        """Return the selected logs that exist now, by id; with `look`, search for new ones."""
         now, is_first = time.monotonic(), self._looked_at is None
         is_found = not self._names_several and any(v.log.is_there for v in self._views.values())
         if is_first or look or not (is_found or now < (self._looked_at or 0) + _LOOK_EVERY_S):
@@ -247,7 +247,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.log.is_there and is_selected(view, self._options.selection)
 
     def _look(self) -> None:
-        """Open the logs that match the load's paths now."""
+        """Find the logs that the load's paths name now; open new ones, and close others."""
         options, paths = self._options, log_paths(self._options.paths)
         if paths == tuple(self._views):
             return
@@ -272,7 +272,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tuple(self._views) != self._options.paths or len(self._views) > 1
 
     def _check_all_there(self, offset: Offset, logs: dict[str, LogView]) -> None:
-        """Refuse a checkpoint of other or deleted logs: it would wait for ever."""
+        """Raise `Misuse` if a log of the offset is not in the load, which would wait forever."""
         missing = offset.positions.keys() - logs
         if missing and logs and not self._names_several:
             raise Misuse(f"the checkpoint is of another log than {self._path} is now")
@@ -283,7 +283,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _begin(self, log_id: str, view: LogView, start: Offset) -> Position:
-        """Return where the next micro-batch begins; in a new log, at its oldest message."""
+        """Return where the next micro-batch begins in a log, even if it is new and not in `start`."""
         if log_id in start.positions:
             return start.positions[log_id]
         is_earliest = start.is_initial and self._options.edges.start == "earliest"
@@ -313,7 +313,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _too_short(self._path, START)
 
     def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
-        """Return where the first micro-batch began; an older version's offset does not say it."""
+        """Return where a log's first micro-batch, which ended at `stop`, began.
+
+        That is `known`. If an offset of an older version does not record it, `known` is None, and
+        the micro-batch began where the options say, at `begin`.
+        """
         if known is not None:
             return known
         if self._options.edges.are_from_earliest:
@@ -326,7 +330,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(begin, stop)
 
     def _waits(self, logs: dict[str, LogView], begins: dict[str, Position]) -> bool:
-        """Whether to keep waiting, because there are too few messages for a micro-batch yet."""
+        """Whether the next micro-batch waits, as there are fewer messages than its minimum."""
         wanted = self._options.limits
         if wanted.records_min is None or self._targets is not None:
             return False
@@ -338,7 +342,10 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, logs: dict[str, LogView], begins: dict[str, Position], ends: dict[str, Position]
     ) -> dict[str, Position]:
-        """Divide the limits among logs by their unread bytes; each gets at least a little."""
+        """Return where a micro-batch ends in each log, by the limits on its messages and bytes.
+
+        The limits are divided among logs by their unread bytes; each reads at least something.
+        """
         options, limited = self._options, dict(ends)
         behind = {each: bytes_between(v, begins[each], ends[each]) for each, v in logs.items()}
         total = sum(behind.values()) or 1
@@ -355,7 +362,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """Raises an error at the first call; an error raised earlier would be hidden by Spark."""
+    """A reader that raises an error when Spark first calls it; Spark would hide an earlier one."""
 
     def __init__(self, error: RtError) -> None:
         self._error = error

@@ -94,7 +94,7 @@ class PieceGroup:
 
     @property
     def corrupt(self) -> Any:
-        """The column for what is wrong with damaged frames, string; null, as these are whole."""
+        """What is wrong with a damaged frame, string; null here, as these frames are whole."""
         return _nulls(pa.string(), self.messages)
 
     @cached_property
@@ -129,7 +129,7 @@ class PieceGroup:
         return pa.concat_arrays(list(map(_headers, self.pieces)))
 
     def mask(self, keys: Keys) -> Any:
-        """A mask of the messages that have a wanted key."""
+        """Whether each message has a wanted key, boolean."""
         wanted = pc.is_in(self.key, value_set=pa.array(keys.exact, pa.binary()))
         for prefix in keys.prefixes:
             begins = pc.starts_with(self.key, prefix)
@@ -155,7 +155,10 @@ class PieceGroup:
 
 
 class _Offsets:
-    """An offsets column of many pieces: checked, and made continuous across pieces."""
+    """Where each message's bytes begin and end in a column that joins those of several pieces.
+
+    A frame's own offsets begin at 0; they are checked, and shifted to the frame's place.
+    """
 
     def __init__(self, pieces: Sequence[Piece], place: Callable[[Piece], tuple[int, int]]) -> None:
         self.cuts: list[tuple[int, int]] = []  # where each piece's bytes begin and end
@@ -193,7 +196,7 @@ _made: Final = lru_cache(maxsize=12)(lambda make, *arguments: make(*arguments))
 
 
 def _ramp(count: int) -> Any:
-    """Return the whole numbers from 0 on."""
+    """Return an array of the whole numbers from 0 up to `count`, exclusive."""
     return _made(np.arange, _rounded(count), None, None, "i8")[:count]
 
 
@@ -215,7 +218,7 @@ def _binary(offsets: _Offsets, data: bytes | memoryview) -> Any:
 
 
 def _payloads(pieces: Sequence[Piece], cuts: list[tuple[int, int]]) -> bytes | memoryview:
-    """Return the payloads of all pieces: a slice of one block if they are adjacent in it."""
+    """Return the payloads of all pieces, cut by `cuts`: a slice if they are adjacent in a block."""
     block, begin = pieces[0].body.block, pieces[0].body.begin + cuts[0][0]
     end, parts = begin, []
     together = True
@@ -236,7 +239,7 @@ def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
 
 
 def _payload_column(piece: Piece) -> tuple[int, int]:
-    """Return where the payload offsets begin in the columns, and the payloads' total length."""
+    """Return where a frame's payload offsets begin in its columns, and the payloads' length."""
     return 8 * piece.header.messages, piece.body.end - piece.body.begin
 
 
@@ -251,10 +254,10 @@ def _headers(piece: Piece) -> Any:
 
 
 def _header_column(piece: Piece) -> tuple[int, int]:
-    """Return where the header offsets begin in the columns, and the headers' total length."""
+    """Return where a frame's header offsets begin in its columns, and the headers' length."""
     return headers_begin(piece.header), len(piece.body.headers)
 
 
 def _key_column(piece: Piece) -> tuple[int, int]:
-    """Return where the key offsets begin in the columns, and the keys' total length."""
+    """Return where a frame's key offsets begin in its columns, and the keys' length."""
     return 12 * piece.header.messages + 4, len(piece.body.keys)

@@ -44,17 +44,17 @@ NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # used if only header
 
 
 class Block:
-    """Memory for the payloads that are decoded together.
+    """Memory for the payloads of frames that are decoded together.
 
-    Payloads are read directly into this memory, from which record batches are made without a copy.
-    Then the memory belongs to the batches.
+    Payloads are read directly into the memory, and record batches are made from it without a copy.
+    From then on it belongs to the batches, and must not be written.
     """
 
     def __init__(self, size: int, *, keeps: bool = True) -> None:
-        """Have room for `size` bytes, and for the rest of a frame that begins before they are full.
+        """Make a block for `size` bytes and the rest of the last frame.
 
-        With `keeps` false, payloads are only checked: each frame overwrites the one before, and the
-        memory stays in the processor's cache.
+        If `keeps` is false, payloads are only checked: each frame overwrites the frame before, and
+        the memory stays in the processor's cache.
         """
         self._size = size + _LAST_BYTES
         self._keeps = keeps
@@ -62,11 +62,11 @@ class Block:
         self.used = 0
 
     def renew(self) -> None:
-        """Use new memory; the old memory belongs to the batches that were made from it."""
+        """Use new memory from now on; the old memory stays with the batches made from it."""
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return room for this many bytes after those in use; `take` marks it as used."""
+        """Return `length` bytes of free memory to write to; call `take` to mark them as used."""
         if self.used + length > len(self.memory):
             made: Any = np.empty(max(length, self._size), "u1")  # the memory is not touched yet
             self.memory = memoryview(made)
@@ -74,7 +74,7 @@ class Block:
         return self.memory[self.used : self.used + length]
 
     def take(self, length: int) -> int:
-        """Mark this many bytes of the last returned room as used; return where they begin."""
+        """Mark the first `length` bytes that `room` last returned as used; return their offset."""
         begin = self.used
         self.used += length * self._keeps
         return begin
@@ -86,7 +86,7 @@ class BodyReader:
     def __init__(
         self, file: File, ahead: Ahead, block: Block, *, columns_suffice: bool = False
     ) -> None:
-        """Read payloads into `block`, and headers through `ahead`.
+        """Prepare to read payloads into `block`, and headers and small frames through `ahead`.
 
         If `columns_suffice`, only the columns of uncompressed frames are read. Their CRCs are then
         not checked, since a CRC covers the payloads too.
@@ -116,7 +116,7 @@ class BodyReader:
         return self._body(header, columns, data)
 
     def stored(self, header: Header, offset: int) -> memoryview:
-        """Read the body of any frame as it is on disk; raises `FrameError` as `read`."""
+        """Read and check the body of any frame, as it is on disk; `FrameError` if it is damaged."""
         size = header.size
         frame = self._ahead.read(size, offset, READ_BYTES)
         if len(frame) < size:
@@ -156,7 +156,11 @@ class BodyReader:
         return columns, data
 
     def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
-        """Check that the last offsets reach the end, and keep the payloads' room."""
+        """Return the body; its payloads, which are the beginning of `data`, stay in the block.
+
+        Raises:
+            FrameError: the offsets do not add up to the length of `data`.
+        """
         block = self._block
         size, keys_size, headers_size = _sizes(header, columns)
         if size + keys_size + headers_size != len(data):
@@ -168,20 +172,20 @@ class BodyReader:
 
 
 def _columns_bytes(header: Header) -> int:
-    """Return the bytes of the fixed-size columns: times and offsets."""
+    """Return the total length of a frame's fixed-size columns: times and offsets."""
     if header.columns & HEADERS_COLUMN:
         return headers_begin(header) + 4 * (header.messages + 1)
     return headers_begin(header)
 
 
 def headers_begin(header: Header) -> int:
-    """Return where the header offsets begin among the columns, in a frame that has them."""
+    """Return where the header offsets of a frame begin in its columns, if it has headers."""
     count = header.messages
     return 12 * count + 4 + (4 * (count + 1) if header.columns & KEYS_COLUMN else 0)
 
 
 def _sizes(header: Header, columns: memoryview) -> tuple[int, int, int]:
-    """Return the total bytes of payloads, keys and headers, according to the offsets."""
+    """Return the total length of a frame's payloads, of its keys and of its headers."""
     count, keys, headers = header.messages, 0, 0
     if header.columns & KEYS_COLUMN:
         keys = _last_offset(columns, 12 * count + 4, count)
@@ -191,7 +195,7 @@ def _sizes(header: Header, columns: memoryview) -> tuple[int, int, int]:
 
 
 def _last_offset(columns: memoryview, begin: int, count: int) -> int:
-    """Return the last offset of a column; `FrameError` if its first is not 0."""
+    """Return the last of the `count` + 1 offsets at `begin`; `FrameError` if the first is not 0."""
     if unpack_from("<I", columns, begin)[0]:
         raise FrameError("the offsets of the messages go back")
     last: int = unpack_from("<I", columns, begin + 4 * count)[0]

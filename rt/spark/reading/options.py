@@ -94,7 +94,7 @@ def _matches(name: str, globs: tuple[str, ...] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch reads at most; None for no limit."""
+    """How much a micro-batch reads at most, and how much it waits for; None for no limit."""
 
     records: int | None = None  # how many messages at most, of the selected sessions
     bytes: int | None = None  # how many bytes of the log on disk at most
@@ -144,7 +144,7 @@ class Keys:
 
     @classmethod
     def parse(cls, names: Iterable[bytes]) -> "Keys":
-        """Take names that end in `*` as prefixes."""
+        """Return a selection of these keys, where a name that ends in `*` is a prefix."""
         names = list(names)
         prefixes = tuple(name[:-1] for name in names if name.endswith(b"*"))
         return cls(tuple(name for name in names if not name.endswith(b"*")), prefixes)
@@ -152,7 +152,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """A lease on the files of a load."""
+    """A lease that a load takes, so that the nodes keep the files that it reads."""
 
     nodes: tuple[str, ...]  # addresses of nodes of the stream
     certs: str  # directory of ca.pem, NAME.pem and NAME.key, on the driver
@@ -163,7 +163,7 @@ class LeaseOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a load, as Spark passes them.
+    """Check and parse the options of a load, as Spark passes them.
 
     Raises:
         Misuse: an option is unknown or wrong, or contradicts another.
@@ -188,7 +188,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[str, Any]:
-    """Return the given options' values by their names in the table; upper and lower case are equal.
+    """Return the parsed values of options, by their names in `table`; names may be in any case.
 
     Raises:
         Misuse: an option is unknown or wrong, or is given under two names.
@@ -218,7 +218,7 @@ def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[
 
 
 def split_columns(text: str) -> tuple[str, ...]:
-    """Split `session, headers map<string, binary>` at the commas between columns."""
+    """Split a text such as `session, headers map<string, binary>` at the commas between columns."""
     return tuple(each.strip() for each in re.split(r",(?![^<>]*>)", text))
 
 
@@ -287,7 +287,7 @@ def _size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration into seconds; `m` is a minute, as Spark writes it."""
+    """Parse a duration such as `10m` or `2h` into seconds; `m` is a minute, as in Spark."""
     return parse_seconds(f"{text}in" if text.endswith("m") else text)
 
 

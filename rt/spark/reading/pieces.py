@@ -23,7 +23,7 @@ _HEADER_ROW_BYTES: Final = 32  # bytes of a row without a body: three numbers, o
 
 @dataclass(slots=True)
 class Piece:
-    """Consecutive messages of one frame; none is a repeat."""
+    """Consecutive wanted messages of one frame, without messages that were merged before."""
 
     header: Header
     body: Body
@@ -50,17 +50,17 @@ class Piece:
 
     @property
     def next_number(self) -> int:
-        """Return the number after that of the last wanted message."""
+        """Return the number of the message after the last wanted one."""
         return self.number + len(self)
 
     @property
     def time_ns(self) -> int:
-        """When it was merged; in a session, when the frame's first message was published."""
+        """When the piece was merged; in a session, when the frame's first message was published."""
         return self.header.time_ns if self.merge_time_ns is None else self.merge_time_ns
 
     @property
     def size(self) -> int:
-        """Return about how many bytes the piece takes in a record batch."""
+        """Return approximately how many bytes the piece takes in a record batch."""
         if not self.body.block:
             return len(self) * _HEADER_ROW_BYTES
         return self.header.raw_length
@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Reads one part; after damage, continues at the next whole frame."""
+    """Yields the pieces of one part, and its damage; after damage, goes on at a whole frame."""
 
     file: File
     part: Part
@@ -127,7 +127,10 @@ class PartReader:
                 yield piece
 
     def _next(self, end: int) -> tuple[Header, Body]:
-        """Step over the next frame; `FrameError` if it is not a frame, or is incomplete."""
+        """Read the next frame; `FrameError` if it is not valid, or incomplete.
+
+        Returns its header, and its body; `NO_BODY` if the body is not needed.
+        """
         walk, bodies = self._walk, self._bodies
         if bodies is None:
             found = next_header(self._header, walk, end)
@@ -187,7 +190,10 @@ class PartReader:
             walk.skip_range()
 
     def _step_over(self, reason: str) -> Damage:
-        """Continue with the next frame: by the header if that is whole, otherwise by searching."""
+        """Step over a damaged frame, by its header if that is valid, and return the damage.
+
+        Otherwise skip the rest of the range, or search for the next valid frame.
+        """
         walk, at = self._walk, self._walk.position
         session = walk.range.session if walk.left and walk.range else self.session or None
         left = walk.left

@@ -27,10 +27,9 @@ class LogPlace:
 def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the log directories that these paths name, in order, each once.
 
-    A path is a log directory, a glob, or a parent directory. A parent directory names the merged
-    log of each stream below it, or the stream's sessions if it has no merged log: a node has both,
-    with the same messages. A path that names no log is returned unchanged, and refused when it is
-    opened.
+    A path is a log directory, a glob, or a parent directory. For each stream below it, a parent
+    directory names the merged log, or the sessions if there is no merged log, since the two have
+    the same messages. A path that names no log is returned unchanged; opening it fails later.
     """
     found: dict[str, str] = {}  # by real path, since one directory may be named in several ways
     for path in paths:
@@ -72,7 +71,7 @@ def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
 
 
 def _kind(path: str) -> tuple[str, bool]:
-    """Return a log's stream, and whether it is the merged log."""
+    """Return the stream of the log at `path`, and whether the log is a merged log."""
     with closing(open_directory(path)) as log:
         log.refresh()
         identity = log.manifest.identity

@@ -47,7 +47,7 @@ _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of at least 128 b
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """A log at one moment: every query on a load reads this, whatever is appended meanwhile."""
+    """The part of a log that a load reads, which later appends do not change."""
 
     place: LogPlace  # where a task finds the log
     start: Position  # where to begin
@@ -58,7 +58,7 @@ class LogSnapshot:
 
 
 class _Tail(NamedTuple):
-    """A growing file when last scanned: its size, the end of its whole frames, the walk."""
+    """What a scan of a growing file found: size, end of whole frames, and where to scan on."""
 
     size: int
     end: int
@@ -71,8 +71,9 @@ class LogView:
     def __init__(self, path: str, *, strict: bool = True, copies: str = "") -> None:
         """Open the log at a path or URI.
 
-        If `strict`, damage at its end is an error; otherwise tasks handle it as the mode says.
-        Archived files are read from the store `copies`, unless that is "".
+        If `strict`, damage at the end of the log is an error; if not, the tasks that read the
+        damaged frames handle it by the option `mode`. Archived files are read from the store
+        `copies`, unless it is "".
         """
         self.path, self.copies = path, copies
         self.log = open_directory(path, copies)
@@ -81,19 +82,19 @@ class LogView:
         self._bad_frames = BadFrames(self.log)
 
     def refresh(self) -> bool:
-        """Read what has changed; return whether the log exists."""
+        """Read what has changed in the directory; return whether the log exists."""
         self.log.refresh()
         return self.log.is_there
 
     @property
     def place(self) -> LogPlace:
-        """Return the place by which a task opens the log; id and stream are "" while unknown."""
+        """Return what a task needs to open the log; id and stream are "" while there is no log."""
         identity = self.log.manifest.identity
         names = (identity.id, identity.stream) if identity else ("", "")
         return LogPlace(self.path, *names, self.copies)
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """Yield unarchived files and their ends, up to the first that still grows."""
+        """Yield each file that is not archived, with its length, up to the first that grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -107,7 +108,7 @@ class LogView:
         return max((Position(start + end) for start, end in self.files()), default=Position(rolled))
 
     def tail_end(self, start: Position) -> int:
-        """Return where the whole frames of a growing file end; the rest is not written yet."""
+        """Return where the whole frames of a growing file end; raises `CorruptLog` if strict."""
         with closing(self.log.open_file(start)) as file:
             size = file.size()
             known = self._tails.get(start)
@@ -122,14 +123,17 @@ class LogView:
         is_past: Callable[[IndexEntry], bool],
         index: Index | None = None,
     ) -> Walk:
-        """Return a walk that starts at the last indexed frame at or before the sought place."""
+        """Return a walk over a file's frames from the last indexed frame that is not past.
+
+        `is_past` says whether an index entry is after the place to find.
+        """
         return walk_before(
             file.pread, self.index(start) if index is None else index, start, is_past,
             merged=self.log.merged, session=self.log.session,
         )  # fmt: skip
 
     def index(self, start: Position) -> Index:
-        """Return a file's index in memory; rebuild it if it is missing or too large to be valid."""
+        """Read a file's index into memory; if it is missing or too large, make it from the file."""
         _, file = self.log.open_index(start)
         with closing(file) if file else nullcontext():
             if file is None or (size := file.size()) > _INDEX_BYTES_MAX:
@@ -156,10 +160,10 @@ class LogView:
         return _Tail(size, walk.position.offset, walk)
 
     def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
-        """Return a tail that ends before an incomplete frame.
+        """Return the tail of a file whose scan has met a frame that cannot be read.
 
-        A damaged frame raises `CorruptLog` if `strict`; otherwise the tail includes the rest of the
-        file, and the tasks that read it handle the damage.
+        An incomplete frame ends the tail. A damaged frame raises `CorruptLog` if `strict`;
+        otherwise the tail has the rest of the file, and the tasks that read it handle the damage.
         """
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
@@ -171,7 +175,7 @@ class LogView:
 
 @contextmanager
 def open_log(path: str, *, strict: bool = True, copies: str = "") -> Iterator[LogView]:
-    """Open the log at `path` and look at it once; `Misuse` if `path` has no log."""
+    """Open the log at `path` for the block, and read its state; `Misuse` if there is no log."""
     with closing(LogView(path, strict=strict, copies=copies)) as view:
         if not view.refresh():
             raise no_log(path)
@@ -182,9 +186,9 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
     """Return the part of each log that a load reads, which later appends do not change.
 
     Raises:
-        Misuse: there is no log, two hold the same messages, or the start is after the end.
-        GapError: part of it was archived.
-        CorruptLog: a part that had to be read for this is damaged.
+        Misuse: there is no log, two logs have the same messages, or the start is after the end.
+        GapError: part of a log was archived, and failOnDataLoss is set.
+        CorruptLog: damage was met in finding where the load begins and ends.
     """
     with ExitStack() as stack:
         views = []
@@ -204,10 +208,11 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
 
 
 def check_no_copies(views: Sequence[LogView]) -> None:
-    """Refuse logs that hold the same messages, which a load would return twice.
+    """Refuse logs that have the same messages, which a load would return twice.
 
     Raises:
-        Misuse: two are copies of one log, or one is merged from sessions that others hold.
+        Misuse: two logs are copies of one log, or one is a merged log and another a session's log
+            of the same stream.
     """
     seen: dict[str, LogView] = {}
     for each in views:
@@ -227,7 +232,7 @@ def check_no_copies(views: Sequence[LogView]) -> None:
 
 
 def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None:
-    """Raise `Misuse` if there are several logs and a store of copies, which can serve only one."""
+    """Raise `Misuse` if the load has several logs and the option `copies`, which is for one log."""
     if options.copies and len(views) > 1:
         raise Misuse(f"{options.copies} holds copies of one log, and the load names {len(views)}")
 
@@ -235,7 +240,7 @@ def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None
 def _digests(view: LogView) -> set[tuple[Position, str]]:
     """Return the start and digest of each rolled file of a merged log.
 
-    Copies of one log have these in common.
+    Two logs that have one of these in common are copies of one log.
     """
     lines = view.log.manifest.rolled.values()
     return {(line.file, line.digest) for line in lines if line.digest}
@@ -249,10 +254,13 @@ def is_selected(view: LogView, selection: Selection) -> bool:
 
 
 def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> None:
-    """Refuse a load from `earliest` if files were archived, perhaps after it began.
+    """Refuse a load from `earliest` if files before its start were archived.
+
+    It is for loads that Spark has planned only at the first action: the user may have made the load
+    before the files were archived, and must not miss their messages silently.
 
     Raises:
-        Misuse: files were archived, and it is unknown whether the load was made before that.
+        Misuse: files were archived, perhaps since the user made the load.
     """
     for snapshot in snapshots if options.edges.are_from_earliest else ():
         place = snapshot.place
@@ -269,7 +277,7 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
 
 
 def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
-    """Return the messages from `start` up to `stop` as a snapshot, including gaps."""
+    """Return the messages from `start` up to `stop`, exclusive, as a snapshot with its gaps."""
     files = tuple(
         (file, min(end, stop - file))
         for file, end in view.files()
@@ -296,7 +304,7 @@ def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
 
 
 def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
-    """Refuse `earliest` for a log whose messages are all gone: it would silently read nothing.
+    """Refuse a load from `earliest` of a log whose files are all archived: it would read nothing.
 
     Raises:
         GapError: all messages of the log were archived.
@@ -310,7 +318,7 @@ def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
 def edge(
     view: LogView, place: Position | str, time_ns: int | None, *, is_end: bool = False
 ) -> Position:
-    """Return the position that a start or end option names."""
+    """Return the position that a start or end option names, by `time_ns` if that is not None."""
     if isinstance(place, Position):
         return place
     if time_ns is None:
@@ -335,12 +343,13 @@ def parsed_edge(
     copies: str = "",
     sessions: Collection[str] | None = None,
 ) -> tuple[Position | str, int | None]:
-    """Return a start or end given in Python as a position or word, and as a time in ns.
+    """Parse `given`, a start or end in a form that `Loading.between` takes.
 
-    For a time, the first is ""; for anything else, the second is None.
+    Returns:
+        A position, `earliest` or `latest`, and None; for a time, "" and ns since the epoch.
 
     Raises:
-        Misuse: it has none of these forms, or counts messages of several logs.
+        Misuse: `given` has no such form, or counts messages and the load has several logs.
     """
     place = parse_start(given) if isinstance(given, str) else given
     if not isinstance(place, AtSequence):
@@ -357,7 +366,7 @@ def parsed_edge(
 
 
 def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContextManager[LogView]:
-    """Open the log of a load; `Misuse` if there are several, as `start` would be ambiguous."""
+    """Open the only log of a load; `Misuse` if there are several, as `start` counts in one log."""
     paths = log_paths(paths)
     if len(paths) > 1:
         words = f"{start} counts in one log, and the load names {len(paths)}"
@@ -366,7 +375,7 @@ def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContex
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
-    """Yield the headers of the frames from `walk` on, with their positions; reads no body."""
+    """Yield the position and header of each frame from where `walk` is up to offset `end`."""
     at = walk.position
     while (header := next_header(file.pread, walk, end)) is not None:
         yield at, header
@@ -374,10 +383,10 @@ def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header
 
 
 def gaps(path: str) -> list[Gap]:
-    """Return the archived or missing ranges of a log; `failOnDataLoss=false` skips them.
+    """Return the archived or missing ranges of a log, which a load with failOnDataLoss=false skips.
 
     Args:
-        path: the log directory, or its URL.
+        path: the log directory, or its URI.
     """
     with open_log(path) as view:
         order = view.log.manifest.order

@@ -12,10 +12,10 @@ from rt.spark.reading.storage import open_directory
 
 
 def corrupt_log(directory: str, found: Damage, copies: str = "") -> CorruptLog:
-    """Return the error for a frame that cannot be read, in the log at a path or URI.
+    """Return the error to raise for a frame that cannot be read.
 
-    It is a `PoisonError` with session and positions if the publisher sealed the frame like this, so
-    that all copies have it; otherwise a `CorruptLog`.
+    If the frame's CRC matches its contents, its publisher wrote it so, and all copies have it: the
+    error is a `PoisonError` with session and positions. Otherwise it is a `CorruptLog`.
     """
     at, session = found.position, found.session
     path = f"{directory}/{at.file_name}"

@@ -40,7 +40,7 @@ _ARROW: Final = {
 
 
 def arrow_schema(columns: Sequence[str] = ()) -> Any:
-    """Return the Arrow schema of columns, or of the default ones; `Misuse` if one is wrong."""
+    """Return the Arrow schema of the columns, or of the default ones; `Misuse` for a wrong name."""
     names = columns or tuple(COLUMNS)
     known = [name for name in KINDS if name != CORRUPT]
     for name in names:
@@ -52,22 +52,23 @@ def arrow_schema(columns: Sequence[str] = ()) -> Any:
 
 
 def default_schema(options: ReadOptions) -> str:
-    """Return the schema of a load that names none; `Misuse` if the option `columns` is wrong."""
+    """Return the schema, as DDL, for a load that gives none; `Misuse` if an option is wrong."""
     extra = {CORRUPT: "string"} if options.mode == PERMISSIVE else {}
     return to_ddl(dict(map(_column, options.columns)) or {**COLUMNS, **extra})
 
 
 def to_ddl(columns: dict[str, str]) -> str:
-    """Return a schema as DDL that means the same whatever `spark.sql.timestampType` says."""
+    """Return columns and their types as DDL that does not depend on `spark.sql.timestampType`."""
     kinds = {"timestamp": "timestamp_ltz"}
     return ", ".join(f"`{name}` {kinds.get(kind, kind)}" for name, kind in columns.items())
 
 
 def check_schema(schema: Any, options: ReadOptions) -> Any:
-    """Return the Arrow schema that Spark expects for the user's, a `StructType`.
+    """Check the schema of a load, a `StructType`, and return it as an Arrow schema.
 
     Raises:
-        Misuse: the schema names a column that does not exist, or gives one an impossible type.
+        Misuse: the schema names an unknown column, gives a column another type, or contradicts the
+            option `columns`.
     """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to import
 
@@ -82,7 +83,7 @@ def check_schema(schema: Any, options: ReadOptions) -> Any:
 
 
 def _column(text: str) -> tuple[str, str]:
-    """Parse `session` or `session string`."""
+    """Parse a column such as `session` or `session string`; return its name and its type."""
     name, _, kind = text.partition(" ")
     return name, _check_type(name, kind.replace(" ", "").lower())
 

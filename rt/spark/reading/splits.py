@@ -20,9 +20,9 @@ from rt.spark.reading.steps import after_records
 def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:
     """Cut snapshots into tasks, each with a part of a file or with several small files.
 
-    A replayed micro-batch must give each task the same rows as before, or the sink could not tell
-    which of them it has already published. So the cuts depend only on the log's bytes, not on how
-    much of its index is written by now.
+    A replayed micro-batch must give each task the same rows as before, so that the sink can tell
+    which rows it has already published. So the cuts depend only on the log's bytes, and not on how
+    much of its index is written.
     """
     total = sum(end for snapshot in snapshots for _, end in snapshot.files)
     wanted = options.splitting
@@ -96,7 +96,7 @@ class _Cutter:
         yield begin, end
 
     def _boundary(self, wanted: int) -> int:
-        """Return the last range, or frame of a session, that begins at or before `wanted`."""
+        """Return where the last range up to `wanted` begins, or in a session the last frame."""
         walk = self._walk_to(lambda entry: entry.offset > wanted)
         found = walk.position.offset
         with suppress(FrameError):  # the task that reads it reports the damage
@@ -108,7 +108,7 @@ class _Cutter:
         return found
 
     def _whole_end(self, end: int) -> int:
-        """Return the end of the frame with the last wanted message; `end` may lie inside it."""
+        """Return the end of the frame that `end` is in, since a task reads whole frames."""
         rolled = self.view.log.manifest.rolled_end(self.start)
         if end == rolled:
             return end

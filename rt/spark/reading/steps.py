@@ -19,7 +19,7 @@ _ALL: Final = Selection()
 def runs(
     view: LogView, start: Position, end: Position, selection: Selection = _ALL
 ) -> Iterator[Piece]:
-    """Yield the selected messages between two positions, frame by frame, without their bodies.
+    """Yield the selected messages between two positions, a piece for each frame, without bodies.
 
     Raises:
         CorruptLog: a header is damaged.
@@ -31,9 +31,9 @@ def runs(
 
 
 def last_run(view: LogView, start: Position, end: Position) -> Piece | None:
-    """Return the last messages between two positions, None if there are none.
+    """Return the messages of the last frame between two positions; None if there are none.
 
-    Raises `CorruptLog` as `runs` does.
+    Raises `CorruptLog` if a header is damaged.
     """
     for file, file_end in reversed([*view.files()]):
         if start < file + file_end and file < end:
@@ -48,10 +48,10 @@ def last_run(view: LogView, start: Position, end: Position) -> Piece | None:
 def after_records(
     view: LogView, start: Position, count: int, end: Position, selection: Selection
 ) -> Position:
-    """Return the position after the next `count` selected messages, or `end` if earlier.
+    """Return the position after the next `count` selected messages, or `end` if that is earlier.
 
-    For all sessions together, messages are counted by number, so skipped numbers of a session count
-    too. Counting ends at damage, which the task that reads it reports.
+    If all sessions are selected, numbers are counted, including those that a session skipped. If a
+    header is damaged, returns `end`; the task that reads the frame reports the damage.
     """
     with suppress(CorruptLog):
         if selection.sessions is None or not view.log.merged:
@@ -65,7 +65,10 @@ def after_records(
 
 
 def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Position:
-    """Return the end of the next `size` bytes, at least one frame, or `end` if earlier."""
+    """Return the last frame boundary within `size` bytes after `start`, or `end` if earlier.
+
+    If the first frame is larger, return the end of that frame.
+    """
     for file, file_end in view.files():
         offset = max(0, start - file)
         if file + file_end <= start:
@@ -84,10 +87,10 @@ def bytes_between(view: LogView, start: Position, end: Position) -> int:
 
 
 def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | None]:
-    """Return how many messages there are from `start` to `end`, by number, and the first's time.
+    """Return how many messages there are from `start` to `end`, and the first message's time in ns.
 
-    The time is when it was merged; in a session, when its frame's first message was published. None
-    if there is no message. Damaged frames are not counted.
+    The time is when the message was merged, or in a session when its frame's first message was
+    published; None if there is no message. If a header is damaged, returns 0 and None.
     """
     with suppress(CorruptLog):
         first = next(runs(view, start, end), None)
@@ -98,7 +101,7 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
 
 
 def _place_of(view: LogView, number: int, end: Position) -> Position:
-    """Return the position of a message, or `end` if it is not there."""
+    """Return the position of the message with this number, or `end` if there is none before it."""
     for file, file_end in view.files():
         rolled = view.log.manifest.rolled.get(file)
         if rolled is not None and rolled.next <= number:
@@ -111,7 +114,7 @@ def _place_of(view: LogView, number: int, end: Position) -> Position:
 
 
 def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position:
-    """Return the last frame boundary up to `offset`, but after `start`."""
+    """Return a file's last frame boundary after `start` up to `offset`, or the next if none is."""
     found = start
     with closing(view.log.open_file(start.file)) as file, suppress(FrameError):
         walk = view.walk_to(file, start.file, _past(offset))
@@ -130,7 +133,10 @@ def _past(offset: int) -> IsPast:
 def _runs(
     view: LogView, end: int, is_past: IsPast, part: Part, selection: Selection = _ALL
 ) -> Iterator[Piece]:
-    """Yield the wanted messages of a file up to `end`, from the last frame that is not past."""
+    """Yield the wanted messages of a file up to offset `end`, a piece for each frame.
+
+    Begins at the last indexed frame that is not past. Raises `CorruptLog` if a header is damaged.
+    """
     log = view.log
     with closing(log.open_file(part.file)) as file:
         part = replace(part, begin=view.walk_to(file, part.file, is_past).position.offset, end=end)

@@ -20,13 +20,13 @@ class Ahead:
     """Reads more of a file than requested, because the next bytes will be needed soon."""
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
-        """Read through `read(length, offset)`."""
+        """Prepare to read a file with `read(length, offset)`."""
         self._read = read
         self._data = memoryview(b"")
         self._base = 0
 
     def read(self, length: int, offset: int, ahead: int) -> memoryview:
-        """Read up to `length` bytes at `offset`; if they are not held yet, read `ahead` of them."""
+        """Return up to `length` bytes at `offset`; if the buffer lacks one, read `ahead` bytes."""
         at = offset - self._base
         if at < 0 or at + length > len(self._data):
             self._data, at = memoryview(self._read(max(length, ahead), offset)), 0
@@ -52,21 +52,21 @@ def open_storage(path: str) -> tuple[Disk, str]:
 
 
 def open_directory(path: str, copies: str = "") -> LogDirectory:
-    """Return the log at a local path or URI; nothing of it is read yet.
+    """Return the log directory at a local path or URI; it is not read yet.
 
     Args:
-        path: its directory.
-        copies: the store in which its archived files are read; "" for none.
+        path: the path or URI of the directory.
+        copies: the store in which archived files are read; "" for none.
 
     Raises:
-        Misuse: no installed package knows a scheme.
+        Misuse: no installed package knows a URI's scheme.
     """
     disk, inside = open_storage(path)
     return CopiedLog(inside, open_store(copies), disk) if copies else LogDirectory(inside, disk)
 
 
 def read_into(file: File, parts: Sequence[bytearray | memoryview], offset: int) -> int:
-    """Fill `parts` in order with a file's bytes from `offset` on; return how many there were."""
+    """Fill `parts` in order with a file's bytes from `offset` on; return how many were read."""
     if isinstance(file, OsFile):
         return os.preadv(file.fileno(), parts, offset)
     data = file.pread(sum(map(len, parts)), offset)
@@ -150,7 +150,7 @@ class FsDisk:
         return [os.path.basename(each.path) for each in self._system.get_file_info(selector)]
 
     def open(self, path: str, *, create: bool = False) -> FsFile:
-        """Open for reading; `Misuse` if `create` is set."""
+        """Open a file for reading; `Misuse` if `create` is set, since the disk is read-only."""
         return self._refused(path) if create else self.open_read(path)
 
     def _refused(self, path: str, *_target: str) -> Any:

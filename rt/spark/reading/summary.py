@@ -14,12 +14,12 @@ class Summary:
     """Count and bounds of the messages of a load; without messages, the bounds are None.
 
     Attributes:
-        messages: how many there are; merged messages are counted without repeats.
+        messages: how many messages there are; in a merged log, each is counted once.
         position_min: position of the first message.
         position_max: position of the last message.
         number_min: number of the first message in the merged stream; in a session, its sequence
             number.
-        number_max: the same for the last message.
+        number_max: number of the last message; in a session, its sequence number.
         merge_time_ns_min: when the first message was merged, ns since the epoch; None in a session.
         merge_time_ns_max: when the last message was merged.
     """
@@ -36,9 +36,14 @@ class Summary:
 def summarize(options: ReadOptions) -> Summary:
     """Count the messages of a load, and find the first and the last.
 
-    Merged messages are numbered without gaps, so for all sessions together only the first and the
-    last header are read. For selected sessions, and for a session's own log, each of their frames'
-    headers is read. No message body is read, so damage in one is not noticed.
+    Merged messages are numbered without gaps, so if a load of a merged log selects all sessions,
+    only the first and the last header are read. For selected sessions, and for a session's own log,
+    the headers of all their frames are read. Bodies are not read, and not checked.
+
+    Raises:
+        Misuse: the load has several logs, or selects keys.
+        GapError: part of the load was archived.
+        CorruptLog: a header is damaged.
     """
     selection = options.selection
     if selection.keys is not None:

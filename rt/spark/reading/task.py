@@ -44,7 +44,7 @@ _FROM_COLUMNS: Final = _FROM_HEADERS | {"time", "time_ns", "payload_size"}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Everything that a worker needs besides the parts; it is pickled and sent to the worker."""
+    """What a worker needs besides the parts that it reads; it is pickled and sent to the worker."""
 
     logs: tuple[LogPlace, ...]  # the logs that parts name by their index
     options: ReadOptions  # how to read them
@@ -54,8 +54,8 @@ class Task:
         """Read the parts in order, as record batches.
 
         Raises:
-            CorruptLog: a frame is damaged, and the mode is FAILFAST. If the frame is whole, but its
-                publisher put undecodable messages into it, a `PoisonError`.
+            CorruptLog: a frame is damaged, and the mode is FAILFAST; a `PoisonError` if the frame
+                is as its publisher wrote it, but cannot be decoded.
             GapError: a file was archived since the load, and failOnDataLoss is set.
             Misuse: another log is in the directory now.
         """
@@ -64,7 +64,7 @@ class Task:
         return self.batches(parts)
 
     def batches(self, parts: tuple[Part, ...]) -> Iterator[Any]:
-        """Read the parts in any process, not only in a worker; otherwise like `read`."""
+        """Read the parts as `read` does, but also outside of a worker."""
         _keep_freed_memory()
         for number, of_log in groupby(parts, lambda part: part.log):
             yield from self._read_log(self.logs[number], tuple(of_log))
@@ -116,14 +116,14 @@ class Task:
 
     @property
     def _needs_bodies(self) -> bool:
-        """Whether to read bodies: not if headers suffice and damage in a body changes no row."""
+        """Whether bodies must be read, for the columns or to find damage in them."""
         if not self._are_enough(_FROM_HEADERS) or self.options.check_bodies == "true":
             return True
         return self.options.check_bodies == AUTO and self.options.mode != FAILFAST
 
     @property
     def _columns_suffice(self) -> bool:
-        """Whether the payloads of uncompressed frames are neither wanted nor checked."""
+        """Whether a frame's times and offsets suffice, and its payloads need not be checked."""
         return self.options.check_bodies == "false" and self._are_enough(_FROM_COLUMNS)
 
     def _are_enough(self, columns: frozenset[str]) -> bool:
@@ -134,7 +134,10 @@ class Task:
         return [name.lower() for name in self.schema.names]
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
-        """Whether the file was archived while it was read; if not, FAILFAST raises `CorruptLog`."""
+        """Return whether apparent damage is due to the archiving of the file while it was read.
+
+        Raises `GapError` if it is, with failOnDataLoss; `CorruptLog` if not, in mode FAILFAST.
+        """
         log.refresh()
         if log.is_gone(part.file):
             self._check_loss(log, part, found.position, found.reason)
@@ -190,7 +193,7 @@ class Task:
         yield from _cut(batch, pieces)
 
     def _told(self, damage: Damage) -> Iterator[Any]:
-        """Yield a damaged frame's row, in mode PERMISSIVE."""
+        """Yield a record batch with a row that describes damage, if the mode is PERMISSIVE."""
         if self.options.mode != PERMISSIVE:
             return
         words = f"corrupt from {damage.position} to {damage.end}: {damage.reason}"
@@ -219,17 +222,17 @@ def _is_copied(log: LogDirectory, part: Part) -> bool:
 
 @cache
 def _settle_in() -> None:
-    """Prepare a worker's process for reading, once.
+    """Exempt all objects made so far in a worker's process from garbage collection, once.
 
-    Spark collects garbage after each task, while the next one waits. That only traverses the
-    imported modules: 18 ms of a query that reads nothing. From now on the collector skips them.
+    Spark collects garbage after each task, while the next task waits. This took 18 ms to traverse
+    the imported modules, which never become garbage.
     """
     gc.freeze()
 
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make the allocator keep the memory that one batch frees for the next one."""
+    """Have the allocator keep freed memory, so that the next batch need not fetch it again."""
     bytes(_HEAP_BYTES)
 
 
