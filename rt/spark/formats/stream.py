@@ -283,7 +283,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _begin(self, log_id: str, view: LogView, start: Offset) -> Position:
-        """Return where the next micro-batch begins in a log, even if it is new and not in `start`."""
+        """Return where the next micro-batch begins in a log, even if the log is not in `start`."""
         if log_id in start.positions:
             return start.positions[log_id]
         is_earliest = start.is_initial and self._options.edges.start == "earliest"
