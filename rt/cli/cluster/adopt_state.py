@@ -18,7 +18,8 @@ from rt.node.settings.node import NodeSettings
 @click.command("adopt-state")
 @click_options(NodeSettings, "node", ("root", "stream", "name", "certs"))
 @flag(
-    "--original-is-gone", "is_gone", help="The directory was moved; no copy can be started.",
+    "--original-is-gone", "is_gone",
+    help="Confirm that the directory was moved, and that no copy of it can be started.",
 )  # fmt: skip
 def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     """Let a node start on a directory that was moved, for example to a larger disk.

@@ -99,7 +99,7 @@ def init(directory: str, *, force: bool) -> None:
     metavar="GLOB",
     multiple=True,
     help="Grant a subscriber or mirror these streams, or let a publisher push to them; repeat for "
-    "more.  [default: *, and each node's own for a publisher]",
+    "more.  [default: *; for a publisher, each node's own stream]",
 )
 @flag("--leases", help="Let a subscriber take leases, which keep files from being archived.")
 @click.option(
@@ -108,7 +108,7 @@ def init(directory: str, *, force: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--days", type=click.IntRange(1, certificates.DAYS_MAX), default=certificates.DAYS_DEFAULT,
-    show_default=True, help="Days until it expires.",
+    show_default=True, help="Days until the certificate expires.",
 )  # fmt: skip
 @_cluster_option
 @_directory_option
@@ -137,7 +137,7 @@ def issue(
 @click.option(
     "--days",
     type=click.IntRange(1, certificates.DAYS_MAX),
-    help="Days until it expires.  [default: as many as before]",
+    help="Days until the certificate expires.  [default: as many as before]",
 )
 @_cluster_option
 @_directory_option
@@ -178,7 +178,7 @@ def revoke(name: str, directory: str, *, as_json: bool) -> None:
 
 @certs.command()
 @click.argument("path", metavar="FILE")
-@json_option("it")
+@json_option("the certificate")
 def show(path: str, *, as_json: bool) -> None:
     """Show a certificate's holder, its expiry, and what its holder may do.
 
@@ -195,7 +195,7 @@ def show(path: str, *, as_json: bool) -> None:
 
 @certs.command()
 @flag(
-    "--from-certificates", "adopt", help="First add what certificates in DIR grant.",
+    "--from-certificates", "adopt", help="First add the grants of certificates in DIR to the file.",
 )  # fmt: skip
 @_directory_option
 @json_option("the grants")

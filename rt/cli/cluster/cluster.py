@@ -73,7 +73,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--authority", metavar="DIR", default="",
-        help="Sign with the ca.pem and ca.key there, instead of a new authority.",
+        help="Sign with the ca.pem and ca.key in DIR, instead of making a new authority.",
     ),
     json_option("what was made"),
 )  # fmt: skip
@@ -104,11 +104,12 @@ def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[...,
 @click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
 @click.option(
     "--from", "source", metavar="LOG", default="",
-    help="Found the cluster from this merged log: the directory out of a copy or of rt restore.",
+    help="Found the cluster from this merged log: the directory out in a copy of the stream, or in "
+    "what rt restore has made.",
 )  # fmt: skip
 @click.option(
     "--state", metavar="FILE", default="",
-    help="With --from: the state that rt pull --standby carried with it.",
+    help="With --from: file of the cluster's state that rt pull --standby kept beside the log.",
 )  # fmt: skip
 @cluster_options("--nodes")
 def init(

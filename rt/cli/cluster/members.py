@@ -198,7 +198,7 @@ def member_command(command: Callable[..., None]) -> Callable[..., None]:
         "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
         metavar="S", help="Give up after this many seconds, with exit code 1.",
     )  # fmt: skip
-    return link_options("archive")(timeout(json_option("the members as they are then")(run)))
+    return link_options("archive")(timeout(json_option("the members afterwards")(run)))
 
 
 def _say_start(config: str) -> None:
@@ -225,7 +225,7 @@ _address_option = click.option(
 @click.command()
 @click.argument("name", callback=_checked_node)
 @_address_option
-@flag("--no-wait", help="Return while the node is a learner; run it again to finish.")
+@flag("--no-wait", help="Do not wait until the node votes; run the command again to finish.")
 @member_command
 def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> None:
     """Add node NAME to a running cluster, and wait until it has caught up and votes.
@@ -245,7 +245,7 @@ def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> N
 
 @click.command()
 @click.argument("name", shell_complete=complete_asked("members"))
-@flag("--yes", help="Do not ask, though the cluster would not survive the loss of a node then.")
+@flag("--yes", help="Do not ask, even if the cluster would not survive the loss of one more node.")
 @member_command
 def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
     """Remove node NAME from a running cluster.
@@ -297,8 +297,8 @@ def replace_node(changes: ChangeRequests, *, old: str, new: str, address: str) -
 
     OLD is removed before NEW votes in two cases: if OLD is dead, since it would only make a
     majority harder to reach, and if seven nodes vote already, which is the most allowed. If the
-    command is interrupted, run it again. After a change of the disk alone, do not replace the node:
-    start it on an empty directory.
+    command is interrupted, run it again. If only a disk was changed, do not replace the node: start
+    it on an empty directory.
     """  # noqa: D301 - click reads the backspace character
     if old == new:
         raise Misuse("give the new node a name of its own; for another address use rt cluster move")

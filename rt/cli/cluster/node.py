@@ -36,7 +36,7 @@ RELOADED: Final = "certificates, reserve and limits were"
 @click_options(NodeSettings, "node")
 @flag(
     "--without-standby",
-    help="Start though the standby cannot be asked whether another cluster continues the log.",
+    help="Start without asking the standby whether another cluster continues the log.",
 )
 @click.pass_context
 def node(context: click.Context, *, settings: NodeSettings, without_standby: bool) -> None:

@@ -15,8 +15,8 @@ from rt.net.admin import reading_answers
 @link_options("archive", follows=False)
 @click.option(
     "--moved-to", metavar="TEXT", default="",
-    help="Where the log continues, such as the new nodes' addresses: readers are turned away too, "
-    "and told so.",
+    help="Where the log continues, such as the new nodes' addresses; readers are told this, and "
+    "turned away too.",
 )  # fmt: skip
 @json_option("where the log ends")
 def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:

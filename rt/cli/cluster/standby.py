@@ -73,7 +73,7 @@ standby.add_command(rejoin_command)
     "--max", "max_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
     help="Exit with 1 if the standby may lack more than this many seconds.",
 )  # fmt: skip
-@json_option("how far it is")
+@json_option("how far the standby is")
 def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
     """Show what a standby has: messages and seconds behind, proof, and age of the state.
 
@@ -154,7 +154,7 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
 @cluster_options("--count")
 @link_options("archive", listed=("root", *LINK_LISTED))
 @flag("--drained", help="Seal the cluster first, and wait until the standby has all of its log.")
-@flag("--now", "is_now", help="Go on with what is here: the cluster is lost.")
+@flag("--now", "is_now", help="Continue with what the standby has, as the cluster is lost.")
 @flag("--dry-run", "is_dry", help="Only say what would be missing.")
 @click.option(
     "--timeout", "timeout_s", type=Seconds(), default=300.0, show_default=True, metavar="S",
@@ -251,7 +251,7 @@ def _continued(
 
 
 def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
-    """Have the old cluster turn away all clients, and name the new nodes, whose places are given.
+    """Have the old cluster turn away all clients, and tell them the addresses of the new nodes.
 
     This must be done before the new nodes run: from then on the log grows without the old cluster.
     """
@@ -287,7 +287,7 @@ def _missing(record: StandbyRecord) -> str:
 
 
 def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
-    """Seal the old cluster, and wait until the standby has the end of its log and its state.
+    """Seal the old cluster, and wait until the standby has all of the log and the latest state.
 
     Raises:
         ClickException: the standby took longer than `timeout_s`, or its copy differs from the log.

@@ -24,7 +24,7 @@ from rt.text import counted, printable
 @link_options("archive", listed=("root", *LINK_LISTED), follows=False)
 @click.option(
     "--succession", "path", metavar="FILE", default="",
-    help="What rt standby promote wrote.  [default: standby.succession beside the copy]",
+    help="The file that rt standby promote wrote.  [default: standby.succession beside the copy]",
 )  # fmt: skip
 @click.option(
     "--timeout",
@@ -86,7 +86,7 @@ def fence(
 @link_options("pull", listed=("root", "stream", "certs"))
 @click.option(
     "--succession", "path", metavar="FILE", default="",
-    help="What rt standby promote wrote.  [default: standby.succession beside the copy]",
+    help="The file that rt standby promote wrote.  [default: standby.succession beside the copy]",
 )  # fmt: skip
 @flag("--dry-run", "is_dry", help="Only say what would happen.")
 @json_option("what happened")

@@ -235,7 +235,7 @@ def _is_founder(root: str, place: cluster_files.Place) -> bool:
 def _page_addresses(http: str | None, nodes: int) -> list[str]:
     """Return the nodes' page addresses: the first at `http`, the others at the ports after it.
 
-    Raises an error if a page cannot be served, before a cluster is created: its nodes would end.
+    Checks them before a cluster is created, since a node ends if it cannot serve its page.
     """
     if http is None:
         return []
@@ -253,7 +253,7 @@ def _page_addresses(http: str | None, nodes: int) -> list[str]:
 def _places(root: str, stream: str, nodes: int) -> list[cluster_files.Place]:
     """Return the nodes of the cluster in `root`, without those that were removed from it.
 
-    Creates the cluster if there is none; `UsageError` if its size or stream is another.
+    Creates the cluster if there is none; `UsageError` if there is one of another size or stream.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs or cluster_files.is_half_made(root):

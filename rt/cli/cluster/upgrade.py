@@ -45,7 +45,7 @@ def status(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 @upgrade.command()
 @link_options("archive")
-@flag("--dry-run", help="Only say whether it is possible, and what it brings.")
+@flag("--dry-run", help="Only say whether the update can be made final, and what that adds.")
 @json_option("the level and the nodes")
 def finalize(settings: ConnectionSettings, *, dry_run: bool, as_json: bool) -> None:
     """Let the cluster use the newest formats; from then on its nodes cannot go back.

@@ -67,7 +67,7 @@ def folded(line: str, room: int) -> str:
 
 
 def _broken(line: str, start: int, room: int) -> list[str]:
-    """Split an example between words into lines of at most `room` columns; later ones indented."""
+    """Split an example into lines of at most `room` columns, and indent all but the first."""
     lines = [" " * (start - 1)]
     for word in _WORD.findall(line):
         if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():

@@ -31,7 +31,7 @@ def settings_source(command: click.Command) -> SettingsSource | None:
 
 
 def typed(value: Any) -> Any:
-    """Return an option's value; None if the option was not given, also for an empty tuple.
+    """Return an option's value; None if it was not given, even if click passes an empty tuple.
 
     The values of a repeatable option are split at commas, as those of an environment variable are.
     """

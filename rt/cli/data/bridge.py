@@ -53,23 +53,26 @@ _STOP_S: Final = 10.0
 )  # fmt: skip
 @click.option(
     "--group", default="", metavar="NAME",
-    help="Bridges of one name forward the same, for when one fails; each message is merged once.",
+    help="Name of a group of redundant bridges: all forward the same messages, each merged once.",
 )  # fmt: skip
 @click.option(
     "--sessions", multiple=True, metavar="GLOB",
     help="Forward only these sessions; repeat for more.",
 )  # fmt: skip
-@click.option("--keys", default="", metavar="PREFIX", help="Forward only keys that begin so.")
-@flag("--chain", help="Forward also what came by a bridge, unless it has been in the target.")
+@click.option(
+    "--keys", default="", metavar="PREFIX", help="Forward only messages whose key begins with this."
+)
+@flag("--chain", help="Also forward what bridges have brought, unless it has been in the target.")
 @click.option(
     "--start", default="earliest", show_default=True, metavar="START",
-    help="Where a new bridge begins; one that ran before goes on where it was.",
+    help="Where a new bridge begins; a bridge that ran before resumes where it was.",
 )  # fmt: skip
 @flag("--skip-gaps", help="Go on after messages that were archived before they were read.")
-@flag("--once", help="Stop once everything is forwarded that was merged before the start.")
+@flag("--once", help="Stop once everything merged before the command started is forwarded.")
 @click.option(
     "--timeout", "timeout_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
-    help="Give up if the target does not answer, or with --once the copy is not complete.",
+    help="Give up after this many seconds if the target does not answer, or with --once if the "
+    "copy is not complete.",
 )  # fmt: skip
 @json_option("how much was forwarded")
 @click_options(HttpSettings, "bridge")

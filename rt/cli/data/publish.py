@@ -57,12 +57,12 @@ class WritingSettings:
     )
     keep_s: Seconds = field(
         default=0.0,
-        metadata={"help": "Where nothing ships the session: give up files once they are older "
-                  "than this; 0 keeps them."},
+        metadata={"help": "If no program ships the session: give up files that are older than "
+                  "this; 0 keeps them."},
     )  # fmt: skip
     keep_bytes: Bytes = field(
         default=0,
-        metadata={"help": "Where nothing ships the session: give up the oldest files above this "
+        metadata={"help": "If no program ships the session: give up the oldest files above this "
                   "total; 0 keeps them."},
     )  # fmt: skip
 
@@ -104,12 +104,12 @@ class PublishSettings:
         },
     )
     flush_timeout_s: Seconds = field(
-        default=30.0, metadata={"help": "How long to wait for that level."}
+        default=30.0, metadata={"help": "How long to wait for the level of flush."}
     )
     flight: int = field(
         default=0,
-        metadata={"help": "How many messages may be published and not merged yet; it waits before "
-                  "it publishes more. 0 turns this off."},
+        metadata={"help": "Most messages that may be published and not merged yet; publishing "
+                  "waits at this limit. 0 turns this off."},
     )  # fmt: skip
     writing: WritingSettings = field(default_factory=WritingSettings)
 
@@ -129,7 +129,7 @@ class PublishSettings:
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option(
     "--format", "form", type=click.Choice(["lines", "ndjson"]), default="lines", show_default=True,
-    help="Treat each line as a message as it is, or as a JSON object.",
+    help="Publish each line as it is (lines), or as a JSON object with a key or time (ndjson).",
 )  # fmt: skip
 @click.option("--key-field", metavar="NAME", default="", help="JSON field to use as the key.")
 @click.option(

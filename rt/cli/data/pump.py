@@ -87,7 +87,7 @@ class LinePump:
             )
 
     def flush(self, wanted: Level, timeout_s: float) -> Confirmed:
-        """Wait until all published messages have reached a confirmation level; return it.
+        """Wait until all published messages have reached a level; return what is confirmed.
 
         After a signal, wait only until they are synced.
 
@@ -134,7 +134,7 @@ class LinePump:
             )
 
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
-        """Publish lines, of which `before` came earlier; raise `Misuse` at the first bad line."""
+        """Publish lines of file `name`, which follow `before` others; `Misuse` for a bad line."""
         records = read_records(lines, self._form, self._message_bytes_max - self._beside)
         if not self._pieces:
             self._send(records, name)

@@ -41,12 +41,14 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
     show_default=True,
-    help="When to archive own rolled files: once merged, once merged by all nodes, or never.",
+    help="When to archive rolled files of the sessions: once merged, once merged by all nodes, or "
+    "never.",
 )  # fmt: skip
 @click.option(
     "--keep", default="", metavar="TIME",
-    help="Keep merged files this much longer, such as 1h, and up to twice as long, or until a "
-    "standby has them (standby): one that is promoted without the cluster is sent what it lacks.",
+    help="How long to delay archiving merged files: a time, such as 1h (at most twice that), "
+    "or until a standby has their messages (standby). If the cluster is lost, the promoted standby "
+    "is sent the messages that it lacks.",
 )  # fmt: skip
 @flag("--drain", help="Stop once the nodes have merged everything published so far.")
 @link.timeout_option("--drain")
@@ -125,8 +127,8 @@ def _site(
 def _is_over(client: PushClient, left: list[str]) -> bool:
     """Return whether a drain is over; set `left` to the sessions that it gives up.
 
-    Those are refused, or wait for an operator. The result is from the same moment as `left`, since
-    a session that is offered again is not refused for a while.
+    These sessions are refused, or wait for an operator. The result is from the same moment as
+    `left`, since a session that is offered again is not refused for a while.
     """
     refused, blocked = client.refused(), client.blocked()
     left[:] = [*refused, *blocked]

@@ -56,7 +56,7 @@ _SHOWN_MAX: Final = 1000  # rows of a table
 )  # fmt: skip
 @click.option(
     "--key", "keys", metavar="KEY", multiple=True,
-    help="Only messages with this key, or whose key begins so: AA*. Repeat for more.",
+    help="Only messages with this key; AA* is all keys that begin with AA. Repeat for more.",
 )  # fmt: skip
 @click.option(
     "--copies",

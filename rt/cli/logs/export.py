@@ -193,7 +193,7 @@ def iceberg(
 @click.option(
     "--catalog", metavar="NAME", help="Catalog of an Iceberg table, from pyiceberg's configuration."
 )
-@json_option("it")
+@json_option("how far the table follows")
 def status(
     directory: str, table: str, *, warehouse: str | None, catalog: str | None, as_json: bool
 ) -> None:

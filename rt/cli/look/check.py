@@ -38,9 +38,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The values of a figure at and above which it is a warning, and critical.
+    """The thresholds of a figure: at or above one, a value is a warning, or critical.
 
-    If `is_low_bad`, it is a warning or critical at and below them instead.
+    If `is_low_bad`, a value is a warning, or critical, at or below a threshold.
 
     >>> Threshold("lag", "s", 30, 300).severity(31).name
     'WARNING'
@@ -136,7 +136,7 @@ def thresholds_of(
     *, lag_warning: float = 30, lag_critical: float = 300, pull_warning: float = 60,
     pull_critical: float = 3600, days_warning: float = 7, days_critical: float = 2,
 ) -> tuple[Threshold, ...]:  # fmt: skip
-    """Return the thresholds; `UsageError` if a critical level is below its warning level."""
+    """Return the thresholds; `UsageError` if a critical level is milder than its warning level."""
     thresholds = (
         Threshold("lag", "s", lag_warning, lag_critical),
         Threshold("pull_lag", "s", pull_warning, pull_critical),
@@ -161,7 +161,7 @@ def judged(
     Args:
         asked: The nodes' answers.
         thresholds: The thresholds of `thresholds_of`.
-        may_stop: A node that the user wants to stop; critical if that stops the merge. "" for none.
+        may_stop: The node that the user wants to stop; "" for none. CRITICAL if it must not be.
     """
     report = report_of(list(asked))
     nodes = report.answering

@@ -25,7 +25,7 @@ from rt.text import counted
 @link_options("status")
 @click.option(
     "--node", "node_file", metavar="FILE",
-    help="Check this machine too, as the node of FILE; the node's certificate asks the others.",
+    help="Check this machine too, for the node of FILE, and ask with that node's certificate.",
 )  # fmt: skip
 @flag("--quiet", help="Show problems and warnings only.")
 @json_option("the findings")
@@ -77,7 +77,7 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
     """Return the nodes' answers, and a finding if they could not be asked.
 
-    That is so if this program's certificate is unusable; a later check says what is wrong with it.
+    They cannot if this program's certificate is unusable; a later check says what is wrong with it.
     """
     try:
         return ask_nodes(settings), []

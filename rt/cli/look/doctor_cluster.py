@@ -219,7 +219,7 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
 
 
 def _sessions(report: ClusterReport) -> Iterator[Diagnosis]:
-    """Yield a problem for each session that is stuck, refused, or differs from its publisher's."""
+    """Yield a problem for each session that is stuck or refused, or has lost bytes somewhere."""
     for each in report.stuck:
         yield problem("cluster", each, "rt session show NAME says which nodes have what")
     for each in report.poisoned:

@@ -34,7 +34,7 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", 
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Check the certificate and key that a program here presents; any role is right by default."""
+    """Check the certificate and key that a program here presents, and its role if any are given."""
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:

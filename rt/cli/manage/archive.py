@@ -50,7 +50,7 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
     help="First position to hold.",
 )  # fmt: skip
-@click.option("--seconds", default=3600.0, show_default=True, help="How long to hold them.")
+@click.option("--seconds", default=3600.0, show_default=True, help="How long to hold the files.")
 @click.option(
     "--bytes", "size", metavar="SIZE", default="100Gi", show_default=True,
     help="Most bytes to hold.",

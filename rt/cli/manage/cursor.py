@@ -186,8 +186,8 @@ def _kept_cells(row: Row) -> list[object]:
 
 _REGISTERED: Final = Kind(
     noun="cursor", path="rt cursor registered",
-    reset="Move a registered cursor; its reader, if there is one, is fenced.",
-    forget="Remove a registered cursor; its reader, if there is one, is refused from then on.",
+    reset="Move a registered cursor; a program that reads with it is stopped.",
+    forget="Remove a registered cursor; a program that reads with it is refused from then on.",
     headings=("pinned", "stored", "reader"), cells=_kept_cells,
 )  # fmt: skip
 add_commands(registered, _REGISTERED)

@@ -86,7 +86,7 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
 def _demand_all(outcome: Outcome, directory: str) -> None:
     """Raise `Misuse` if `directory` archived a file without copying it.
 
-    The nodes must not be told to archive that file: theirs may be the only copy.
+    The nodes must then not be told that all files are copied: the nodes' may be the only ones.
     """
     if outcome.given_up:
         lost = first_few(outcome.given_up, 1)

@@ -135,7 +135,8 @@ def _name_argument(kind: Kind) -> Callable[[Command], Command]:
 
 
 _SECONDS: Final = (
-    "Seconds are from the merging of the first message not acknowledged to that of the last."
+    "The lag in seconds is the time from the merge of the first message that is not acknowledged "
+    "to the merge of the last message."
 )
 _AGAIN: Final = "Messages after the new position are delivered again; messages before it are not."
 

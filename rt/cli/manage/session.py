@@ -126,7 +126,7 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 @click.option(
     "--owner",
     metavar="IDENTITY",
-    help="New owner; operators only. By default, the next publisher to push it owns it.",
+    help="New owner, for operators only.  [default: the next publisher that pushes the session]",
 )
 @flag("--new-log", help="Start over with a new log, from sequence number 0.")
 @json_option("the outcome")
@@ -138,9 +138,9 @@ def take(
     A session belongs to the identity that opened it, and no other identity may push it. An operator
     may take it from an owner that is gone. A publisher to which the session is granted may take it
     for itself, once the session has been closed for the time that rt session policy shows. Without
-    --new-log, the new owner continues the old owner's log, in the directory moved from there. With
-    --new-log, the old log ends, as by rt session reset. No session is taken from an owner that is
-    connected.
+    --new-log, the new owner continues the old owner's log, in a directory that was moved to it;
+    with --new-log, the old log ends, as by rt session reset. No session is taken from an owner that
+    is connected.
 
     \b
     rt session take jfk --new-log --nodes a:7420 --identity bob
@@ -157,9 +157,11 @@ def take(
 )
 @click.option(
     "--take", "take_", metavar="TIME",
-    help="How long after that another publisher may take it over.",
+    help="How long after it was closed another publisher may take it over.",
 )  # fmt: skip
-@click.option("--expire", metavar="TIME", help="How long after that the nodes forget it, or never.")
+@click.option(
+    "--expire", metavar="TIME", help="How long after it was closed the nodes forget it, or never."
+)
 @json_option("the policy")
 def policy(
     settings: ConnectionSettings, *, close: str | None, take_: str | None, expire: str | None,
@@ -207,7 +209,7 @@ def quota(
     """Show or set how much a publisher may push; setting needs an operator's certificate.
 
     Without PUBLISHER, sets the default for all publishers. With PUBLISHER, sets that publisher's
-    own limits; the value default removes an own limit. Each node enforces the lower of the quota
+    own limits; the value default removes such a limit. Each node enforces the lower of the quota
     and its settings identity_bytes_s and identity_sessions, as soon as the nodes have agreed on the
     change: it slows down a publisher that is too fast, and refuses a session beyond the limit.
 
