@@ -105,7 +105,7 @@ class ArchiveCluster:
         return pull
 
     def publisher(self, session="jfk", **settings):
-        """Open a session whose own files are small too."""
+        """Open a session with small files; return its publisher."""
         publisher = Publisher(
             os.path.join(self.clients, "pub"), stream=STREAM, session=session,
             writer=WriterSettings(file_bytes_max=FILE_BYTES, **settings),
@@ -127,7 +127,7 @@ class ArchiveCluster:
         return self.nodes[name].pipeline.member.executor.ledger
 
     def merged_end(self):
-        """Return the end of what was merged: of the node that has most, as others may lag."""
+        """Return the end of the longest merged log of all nodes, as other nodes may lag."""
         return max(self.ledger(name).end for name in self.nodes)
 
     def close(self):
@@ -164,5 +164,5 @@ def held_bytes(directory):
 
 
 def connect(cluster, root):
-    """Return a client, from the file that `rt cluster init` wrote, with directories of its own."""
+    """Return a client with the settings that `rt cluster init` wrote, and its data in `root`."""
     return rt.connect(os.path.join(cluster.root, "clients.toml"), root=root)

@@ -14,7 +14,7 @@ Place = tuple[str, ast.AST]  # a file, and what is defined in it
 
 
 def unasserting_tests() -> Iterator[str]:
-    """Yield each test, by file and name, in which no assertion is reached by name."""
+    """Yield file and name of each test that reaches no assertion by the names that it uses."""
     for path in _files():
         if path.rpartition("/")[2].startswith("test_"):
             for test in _tests(path):
@@ -29,7 +29,7 @@ def _tests(path: str) -> Iterator[ast.FunctionDef]:
 
 
 def _asserts(path: str, test: ast.AST) -> bool:
-    """Whether a test, or what it names, or what that names, has an assertion."""
+    """Whether a test, or anything that it refers to by name, directly or not, has an assertion."""
     seen: set[int] = set()
     left: list[Place] = [(path, test)]
     while left:
@@ -58,7 +58,7 @@ def _has_assertion(node: ast.AST) -> bool:
 
 
 def _named_in(path: str, node: ast.AST) -> Iterator[Place]:
-    """Yield what our own names in a piece of code refer to, its fixtures as well."""
+    """Yield the definitions, fixtures too, that names in a piece of code may refer to."""
     for owner, name in _names(node):
         imported = _imported(path).get(owner)
         if imported is not None and imported[1] is None:
@@ -71,7 +71,7 @@ def _named_in(path: str, node: ast.AST) -> Iterator[Place]:
 
 @functools.cache
 def _names(node: ast.AST) -> set[tuple[str, str]]:
-    """Return the names in a piece of code, each with that of its owner, "" without one."""
+    """Return pairs (owner, name) of a piece of code, as ("math", "pi"); the owner may be ""."""
     found: set[tuple[str, str]] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
@@ -84,7 +84,7 @@ def _names(node: ast.AST) -> set[tuple[str, str]]:
 
 
 def _defined(path: str, name: str) -> list[Place]:
-    """Return what a file defines, or imports from a file of ours, under a name."""
+    """Return what a file defines under a name, or imports under it from another file of tests."""
     imported = _imported(path).get(name)
     if imported is not None and imported[1] is not None:
         return _defined(*imported)
@@ -93,7 +93,7 @@ def _defined(path: str, name: str) -> list[Place]:
 
 @functools.cache
 def _methods(path: str, name: str) -> list[Place]:
-    """Return the methods of this name in a file and in those it imports: whose, is not known."""
+    """Return the methods of this name, of any class, in a file and in the files it imports."""
     return [(other, each) for other in _reached(path) for each in _own_methods(other).get(name, [])]
 
 
@@ -125,7 +125,10 @@ def _definitions(path: str) -> dict[str, list[ast.AST]]:
 
 @functools.cache
 def _imported(path: str) -> dict[str, tuple[str, str | None]]:
-    """Return the names that a file imports of ours: the file, and its name there or None."""
+    """Return what a file imports from files of tests, by its name: the file, and the name there.
+
+    The name there is None for an imported module.
+    """
     found: dict[str, tuple[str, str | None]] = {}
     for node in nodes(path):
         if isinstance(node, ast.Import):
@@ -146,7 +149,7 @@ def _imported(path: str) -> dict[str, tuple[str, str | None]]:
 
 @functools.cache
 def _reached(path: str) -> frozenset[str]:
-    """Return a file of tests and all of ours that it imports, directly or not."""
+    """Return a file of tests, and all files of tests that it imports, directly or not."""
     seen: set[str] = set()
     left = {path}
     while left:
@@ -158,7 +161,7 @@ def _reached(path: str) -> frozenset[str]:
 
 @functools.cache
 def _file_of(module: str) -> str | None:
-    """Return the file of tests that a module is; None if it is none of ours."""
+    """Return the path of a module among the tests; None if it is not one of them."""
     path = module.replace(".", "/")
     tries = (f"{path}.py", f"tests/{path}.py", f"{path}/__init__.py")
     return next((each for each in tries if each in _files()), None)

@@ -13,7 +13,7 @@ PATIENCE_S = 60  # a test that waits longer has failed
 
 
 def run(*arguments, env=None, program=rt):
-    """Run `rt` here and return what it said."""
+    """Run `rt` in this process; return its output and exit code."""
     return CliRunner(env=env).invoke(program, [str(each) for each in arguments])
 
 
@@ -34,14 +34,14 @@ class Process(subprocess.Popen):
     """A process that is killed if the test fails, where `with` would wait for it."""
 
     def __exit__(self, kind, value, traceback):
-        """Wait for it to end; kill it first if the test has failed."""
+        """Wait for the process to end; kill it first if the test has failed."""
         if kind is not None:
             self.kill()
         super().__exit__(kind, value, traceback)
 
 
 def clean_environment():
-    """Return an environment that sets nothing of ours, and no colours."""
+    """Return this process's environment without variables of `rt`, and with unbuffered output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RT_")}
     return kept | {"PYTHONUNBUFFERED": "1"}
 

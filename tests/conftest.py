@@ -37,7 +37,7 @@ ORDER = (
 
 @pytest.fixture
 def ram_path(tmp_path):
-    """A directory whose syncs take no time, where there is one; no test cuts its power."""
+    """A directory in memory, if the system has one, since tests need no durable syncs."""
     if not os.path.isdir("/dev/shm"):
         yield tmp_path
         return
@@ -57,14 +57,14 @@ def client_certificates(tmp_path_factory):
 
 @pytest.fixture
 def certified(client_certificates, monkeypatch):
-    """Have commands that ask nodes present a subscriber's certificate, unless they say whose."""
+    """Have commands present a subscriber's certificate to nodes, unless they name another."""
     monkeypatch.setenv("RT_CERTS", client_certificates)
     monkeypatch.setenv("RT_IDENTITY", "subscriber")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the marks
 def pytest_collection_modifyitems(items):
-    """Give long tests longer than `timeout` in pyproject.toml; start what waits first."""
+    """Give long tests a longer deadline than pyproject.toml does; run tests that wait first."""
     for item in items:
         if item.get_closest_marker("faults") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(FAULTS_TIMEOUT_S))
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Collect with the collector of garbage off: it would walk all tests again and again."""
+    """Collect tests with garbage collection off, which would traverse all of them repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -82,7 +82,7 @@ def pytest_collection():
 
 
 def pytest_collection_finish():
-    """Leave what the collection made to no later collector of garbage, which would walk it all."""
+    """Exempt the collected tests from garbage collection, which would traverse them in vain."""
     gc.collect()
     gc.freeze()
 
@@ -93,9 +93,9 @@ def _place(nodeid):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """End the process of a test that still waits after its deadline has failed it.
+    """End the process if a test is still running after twice its deadline.
 
-    It may wait for a child, without end, on its way out.
+    A test that has failed at its deadline may wait forever for a child process as it ends.
     """
     marker = item.get_closest_marker("timeout")
     timeout_s = float(marker.args[0] if marker else item.config.getini("timeout"))
@@ -122,9 +122,10 @@ def _with_spark(path):
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Runs a file on one worker, so its fixtures are made once; and what shares Spark's JVM.
+    """Runs all tests of a file on one worker, so that its fixtures are made once.
 
-    Simulated worlds share no fixture, and a file of them would keep one worker busy for minutes.
+    Tests that share Spark's JVM run on one worker too. Tests of the simulation are spread over all
+    workers, since they share no fixture and a file of them takes minutes.
     """
 
     def _split_scope(self, nodeid):

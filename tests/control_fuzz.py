@@ -43,7 +43,7 @@ VALUES = [
 
 
 def fuzz_ballot(chance):
-    """A sealed slot of arbitrary bytes is a ballot or is refused, and nothing else."""
+    """Read a ballot's slot of arbitrary bytes with a correct checksum: it is read or refused."""
     data = bytearray(encode_slot(Ballot(chance.getrandbits(40), "n1"), 7))
     for _ in range(chance.randrange(1, 8)):
         where = chance.randrange(len(data) + 1)
@@ -54,7 +54,7 @@ def fuzz_ballot(chance):
 
 
 class Archiver:
-    """A node's retention, as far as requests reach it."""
+    """A fake of a node's retention, with what admin requests use of it."""
 
     now_ns, leases = 10**18, ()
 
@@ -66,7 +66,7 @@ class Archiver:
 
 
 class Confirmed:
-    """Reads that a majority confirms at once, at this place of the log."""
+    """A fake of reads that a majority has to confirm; these are confirmed at once, at `index`."""
 
     def __init__(self, index=0):
         self.index = index
@@ -81,12 +81,12 @@ class Confirmed:
     forget = ask
 
     def is_answered(self, _ticket, executed):
-        """Whether it has been executed."""
+        """Whether the log has been executed up to `index`."""
         return executed >= self.index
 
 
 class Sequencer:
-    """A leader that carries out every instruction at once."""
+    """A fake of a leader that carries out every instruction at once."""
 
     def __init__(self):
         self.view = SimpleNamespace(
@@ -112,13 +112,13 @@ class Sequencer:
 
 
 def at_once(need):
-    """Refuse what does not hold now, instead of waiting for it."""
+    """Raise `Refused` unless the condition `need` holds now, instead of waiting for it."""
     if not need.is_over():
         raise Refused(need.code, need.words)
 
 
 def node_admin(audit=None, archiver=None, kind=NodeAdmin, **options):
-    """Return the admin endpoint of such a leader."""
+    """Return the admin endpoint of a leader that carries out every instruction at once."""
     settings = SimpleNamespace(name="n1", stream="flights")
     identity = SimpleNamespace(id="log")
     appender = SimpleNamespace(directory="nowhere", is_open=False, identity=identity)
@@ -128,7 +128,7 @@ def node_admin(audit=None, archiver=None, kind=NodeAdmin, **options):
 
 
 def fuzz_request(admin, chance):
-    """Send any request: it is answered with a JSON object, the result or an error with a code."""
+    """Send an arbitrary request; the answer must be a JSON object with a result or error code."""
     request = dict(chance.choice(REQUESTS))
     for _ in range(chance.randrange(3)):
         request[chance.choice([*request, "do", "x"])] = chance.choice(VALUES)
@@ -142,7 +142,7 @@ def fuzz_request(admin, chance):
 
 
 def fuzz_history(chance):
-    """Parse any answer of a node: it is read, or refused as the peer's fault."""
+    """Parse an arbitrary answer of a node; it must be accepted, or refused by `PeerError`."""
     head = dict(HEAD)
     for _ in range(chance.randrange(1, 3)):
         head[chance.choice(list(head))] = chance.choice(VALUES)

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections a test can cut, and keep from being made."""
+"""A TCP proxy whose connections a test can cut, and whose new connections it can prevent."""
 
 import selectors
 import socket

@@ -1,7 +1,7 @@
 """Hostile bytes with correct checksums, for every decoder of data from peers and disks.
 
-Each fuzzer returns whether what it made was accepted: one that is always refused tests no more than
-the first check.
+Each fuzzer makes an input at random, decodes it, and returns whether the decoder accepted it. A
+fuzzer whose inputs are all refused tests only the first check.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def mutated(chance: Random, data: bytes, times: int = 6) -> bytearray:
 
 
 def fuzz_frame(chance: Random) -> bool:
-    """A frame with right CRCs and any header and body is decoded or a `FrameError`."""
+    """Decode a frame with any header and body and correct CRCs; only `FrameError` may be raised."""
     data = bytearray(chance.choice([PLAIN, PACKED]))
     for _ in range(chance.randrange(1, 5)):
         data[chance.randrange(8, len(data))] = chance.randrange(256)
@@ -100,7 +100,7 @@ def fuzz_frame(chance: Random) -> bool:
 
 
 def fuzz_range(chance: Random) -> bool:
-    """The body of a range frame is a range or a `FrameError`."""
+    """Decode any body of a range frame; only `FrameError` may be raised."""
     frame = Range(9, 3, 2, "jfk", START, 88, 0, 1, 0, EMPTY_DIGEST).frame(START)
     header = parse_header(b"".join(frame.parts))
     body = bytes(mutated(chance, frame.parts[1]))
@@ -118,7 +118,7 @@ def resealed(line: bytes) -> bytes:
 
 
 def fuzz_line(chance: Random) -> bool:
-    """A line of a manifest is an entry or a `ManifestError`."""
+    """Parse any line of a manifest; only `ManifestError` may be raised."""
     line = encode_entry(chance.choice(LINES)).removesuffix(b"\n")
     try:
         decode_entry(resealed(bytes(mutated(chance, line[:-9])) + line[-9:]))
@@ -128,7 +128,7 @@ def fuzz_line(chance: Random) -> bool:
 
 
 def fuzz_wire(chance: Random) -> bool:
-    """A message, and the manifest lines in it, is decoded or a `PeerError`."""
+    """Decode any message, and the manifest lines in it; only `PeerError` may be raised."""
     data = wire.encode(chance.choice(WIRE))
     body = bytes(mutated(chance, data[5:]))
     if chance.random() < 0.5:  # so that the lines themselves are decoded
@@ -147,7 +147,7 @@ def fuzz_wire(chance: Random) -> bool:
 
 
 def fuzz_raft(chance: Random) -> bool:
-    """A message between nodes is decoded or a `PeerError`."""
+    """Decode any message between nodes; only `PeerError` may be raised."""
     try:
         CODEC.decode(bytes(mutated(chance, CODEC.encode(chance.choice(RAFT)))))
     except PeerError:
@@ -156,7 +156,7 @@ def fuzz_raft(chance: Random) -> bool:
 
 
 def fuzz_instruction(chance: Random) -> bool:
-    """An instruction is decoded or a `PeerError`."""
+    """Decode any instruction; only `PeerError` may be raised."""
     try:
         decode_instruction(bytes(mutated(chance, encode_instruction(chance.choice(INSTRUCTIONS)))))
     except PeerError:
@@ -165,7 +165,7 @@ def fuzz_instruction(chance: Random) -> bool:
 
 
 def fuzz_report(chance: Random) -> bool:
-    """A report of what a node holds is decoded or a `PeerError`."""
+    """Decode any report of what a node holds; only `PeerError` may be raised."""
     [data] = encode_reports({"jfk": Position(88), "lga": START}, whole=True)
     try:
         decode_report(bytes(mutated(chance, data)))
@@ -175,7 +175,7 @@ def fuzz_report(chance: Random) -> bool:
 
 
 def fuzz_snapshot(chance: Random) -> bool:
-    """A snapshot is decoded or a `ValueError`, which its callers name."""
+    """Decode any snapshot; only `ValueError` may be raised."""
     data = encode_snapshot(SNAPSHOT)
     body = bytes(mutated(chance, data[12:]))
     try:
@@ -186,7 +186,7 @@ def fuzz_snapshot(chance: Random) -> bool:
 
 
 def fuzz_ledger(chance: Random) -> bool:
-    """The state in a snapshot, which a leader sends, is decoded or a `Misuse`."""
+    """Decode any state in a snapshot that a leader sends; only `Misuse` may be raised."""
     data = bytearray(Ledger(file_bytes_max=1 << 20).encode())
     for _ in range(chance.randrange(1, 4)):
         place = chance.randrange(len(data))
@@ -201,13 +201,13 @@ def fuzz_ledger(chance: Random) -> bool:
 
 
 def fuzz_identity(chance: Random) -> bool:
-    """The identity of a state directory is decoded, or recognised as damaged."""
+    """Decode any identity of a state directory; it must be accepted, or recognised as damaged."""
     line = bytes(mutated(chance, encode_identity(IDENTITY).partition(b"\n")[0])).replace(b"\n", b"")
     return decode_identity(b"%s\n%08x\n" % (line, crc32(line))) is not None
 
 
 def demand_tried(fuzz: Callable[[Random], bool], chance: Random, runs: int) -> None:
-    """Run a fuzzer; some of what it makes is accepted, and some refused if its decoder refuses."""
+    """Run a fuzzer; demand that some inputs are accepted, and that some are refused, if any can be."""
     accepted = sum(fuzz(chance) for _ in range(runs))
     assert accepted > 0
     assert accepted < runs or fuzz.__name__ in TOLERANT

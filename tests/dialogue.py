@@ -27,7 +27,7 @@ SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
 
 class FastFile(OsFile):
-    """A file that is never synced: these tests break connections, not disks."""
+    """A file whose sync does nothing, since these tests break connections and not disks."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class FastFile(OsFile):
 
 
 class FastDisk(OsDisk):
-    """A disk for thousands of dialogues a minute."""
+    """A disk whose files are not synced, for thousands of dialogues a minute."""
 
     def open(self, path, *, create=False):
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
@@ -128,7 +128,7 @@ class Inbox:
 
 
 class NoWake:
-    """Counts how often it was set; nothing waits for it."""
+    """A fake of a wake-up, which only counts how often it was set."""
 
     sets = 0
 
@@ -218,7 +218,7 @@ class Dialogue:
         return self.inbox
 
     def talk(self, turns=60):
-        """Let both take turns until nothing moves, or the pipe breaks."""
+        """Let source and sink take turns until neither has anything to send, or the pipe breaks."""
         try:
             self.outlet = self.outlet or self.source.open(self.log, self.end)
             for _ in range(turns):
@@ -233,7 +233,7 @@ class Dialogue:
         return self
 
     def take(self):
-        """Let the sink take what has come, and the disk work that it leaves to a thread."""
+        """Let the sink process what has come, and do the disk work that it leaves to a thread."""
         self.sink.turn()
         while self.sink.aside is not None:
             self.sink.take_aside()
@@ -247,7 +247,7 @@ class Dialogue:
 
 
 def with_the_rest(turn):
-    """Let a side process what came through before the cut."""
+    """Let the source or the sink process what had arrived before the connection was cut."""
     try:
         turn()
     except HungUp:
@@ -260,7 +260,7 @@ def copy_all(source, sink, **rooms):
 
 
 def written(directory, first, second, active):
-    """Write two files, and a second run that is still active, of messages of these sizes."""
+    """Write a run of two files, and a second run that is active, with messages of these sizes."""
     log = Log(directory).write(*first).roll().write(*second).roll()
     log.run().write(*active)
     return Path(log.directory)
@@ -293,7 +293,7 @@ def cut_everywhere(top, step):
 
 
 def assert_equal(source, sink):
-    """Assert that both have the same files and the same history."""
+    """Assert that source and sink have the same files and the same history."""
     assert log_bytes(sink) == log_bytes(source)
     assert manifest_lines(sink) == manifest_lines(source)
 

@@ -16,7 +16,7 @@ DOCUMENTS = ("docs/GUIDE.md", "README.md")
 
 
 def as_module(texts: list[str]) -> str:
-    """The blocks of these documents as one module, with what every reader has imported."""
+    """Return the code blocks of these documents as one module, with the imports that all need."""
     lines = ["import rt", "from rt import Publisher, Subscriber", ""]
     code = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
     blocks = [block for text in texts for block in code.findall(text)]
@@ -27,7 +27,7 @@ def as_module(texts: list[str]) -> str:
 
 
 def main() -> int:
-    """Check them; print what mypy says, with the block it says it of."""
+    """Check the documents' code blocks; print mypy's errors, each with its block."""
     module = as_module([(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "documents.py")

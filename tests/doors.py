@@ -2,9 +2,9 @@
 
     python -m tests.doors     # records lower counts in tests/doors.txt
 
-A name counts that begins with an underscore, of something other than the test's own `self` and
-`cls`; so does a call that replaces an attribute. `tests/unit/test_style.py` lets no file have more
-than is recorded.
+Each attribute whose name begins with an underscore counts, unless it is one of `self` or `cls`;
+each call that replaces an attribute counts too. `tests/unit/test_style.py` fails if a file has more
+of them than is recorded.
 """
 
 import ast

@@ -19,7 +19,7 @@ PATIENCE_S = 60
 
 
 class FakeNode:
-    """Answers questions for its status, and requests by what they ask it to do."""
+    """Answers status questions with `status`, and requests with what `answers` has for them."""
 
     def __init__(
         self, certs, name="n1", *, status=None, answers=None, stream="stream",
@@ -65,7 +65,7 @@ class FakeNode:
 
 
 def nodes_certificates(directory, clients):
-    """Return a directory with the certificates of nodes n1 to n3, by the authority of clients."""
+    """Return a directory with certificates of nodes n1 to n3, from the authority of `clients`."""
     certs = os.path.join(directory, "certs")
     shutil.copytree(clients, certs)
     for name in ("n1", "n2", "n3"):

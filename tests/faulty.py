@@ -8,7 +8,7 @@ from rt.log.files.disk import OsDisk, OsFile
 
 
 class FaultyFile(OsFile):
-    """A file whose calls are counted by its disk, and fail where it says."""
+    """A file whose calls its disk counts, and may make fail."""
 
     __slots__ = ("_disk",)
 

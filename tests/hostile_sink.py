@@ -1,7 +1,7 @@
 """`python -m tests.hostile_sink CERTS NODE LIE PORT...`: a node that takes every session and lies.
 
-It stores nothing. LIE is `impossible`, the greatest position there is, or `possible`: everything
-that it was sent is durable, replicated and merged.
+It stores nothing. With the LIE `possible`, it says that everything it was sent is durable,
+replicated and merged; with `impossible`, it says so of the greatest position there is.
 """
 
 import socket
@@ -44,7 +44,7 @@ def listen(listening, context, lie):
 
 
 def serve(link, lie):
-    """Acknowledge whatever comes on one connection."""
+    """Acknowledge everything that comes on one connection."""
     link.expect(Hello)
     link.send(encode(Hello(VERSION, VERSION, PUSH, "flights", "hostile")))
     try:

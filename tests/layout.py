@@ -50,7 +50,7 @@ def python_files(*folders: str) -> list[str]:
 
 
 def documents() -> list[str]:
-    """Return the documents, relative to the project; the changelog may name what is gone."""
+    """Return the documents but the changelog, which may name removed things, by relative path."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found if path.name != "CHANGELOG.md")
 
@@ -69,7 +69,7 @@ def tree(path: str) -> ast.Module:
 
 @functools.cache
 def nodes(path: str) -> tuple[ast.AST, ...]:
-    """Return all nodes of a file's syntax tree but contexts, which most rules look through."""
+    """Return all nodes of a file's syntax tree, except those of contexts such as `Load`."""
     found: list[ast.AST] = [tree(path)]
     for node in found:  # it grows; `ast.walk` takes twice as long
         for name in node._fields:
@@ -111,7 +111,7 @@ def path_of(module: str) -> str | None:
 
 
 def room(path: str) -> tuple[int, str]:
-    """Return the rank of a file, and the table's entry that gives it."""
+    """Return the rank of a file, and the entry in the table of ranks that gives it."""
     rows = [(rank, entry) for rank, row in enumerate(RANKS) for entry in row]
     return max((row for row in rows if path.startswith(row[1])), key=lambda row: len(row[1]))
 

@@ -1,4 +1,4 @@
-"""Links that no event loop serves, and a link to a node that is none."""
+"""Links to nodes for tests without an event loop: helpers, and a fake link."""
 
 import select
 
@@ -9,7 +9,7 @@ from rt.position import START
 
 
 class Line:
-    """A link to a node that takes everything, and answers what a test puts there."""
+    """A fake link to a node that accepts everything, and answers what a test puts in `answers`."""
 
     name, has_left, memory, version = "n1", False, None, VERSION
 
@@ -17,10 +17,10 @@ class Line:
         self.answers, self.sessions, self.decoder = [], {}, Decoder()
 
     def take_no_frames(self):
-        """Nothing comes."""
+        """Do nothing: no frames come."""
 
     def send(self, data):
-        """Take it, and note which sessions are offered by which numbers."""
+        """Take data, and record the session that each Open message in it offers, by its number."""
         for message in self.decoder.feed(bytes(data)):
             if isinstance(message, Open):
                 self.sessions[message.channel] = message.identity.name
@@ -28,15 +28,15 @@ class Line:
     post = send
 
     def receive(self, *_args, **_named):
-        """Return what a test has put there."""
+        """Return the answers that a test has prepared, once."""
         answers, self.answers = self.answers, []
         return iter(answers)
 
     def beat(self):
-        """Nothing is due."""
+        """Do nothing: no heartbeat is due."""
 
     def shipping(self, connection):
-        """Connect, and have all that there is sent to a node that has nothing; return the line."""
+        """Have a connection send all sessions to a node that holds none of them; return self."""
         connection.begin(self)
         turns(connection)
         self.answers = [Standing(number, START) for number in self.sessions]

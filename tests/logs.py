@@ -139,7 +139,7 @@ class MergedLog:
         return self._append(new, built)
 
     def note(self, change: SessionChange, session: str) -> Range:
-        """Append what was decided about a session, where it is merged up to."""
+        """Append the event of a decision about a session, at the end of its merged messages."""
         self.index += 1
         merge_time_ns = TIME_NS + 1_000_000 * self.index
         place = self.sources.setdefault(session, Source()).position

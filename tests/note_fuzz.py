@@ -89,7 +89,7 @@ def _change(chance: Random, fields: dict[str, Any]) -> None:
 
 
 def fuzz_notes(chance: Random) -> bool:
-    """Parse any notes of a ledger: they are read, and alike on every node."""
+    """Parse arbitrary notes of a ledger; every node must read the same from them."""
     notes = {name: hostile(chance, text) for name, text in TEXTS.items() if chance.random() < 0.5}
     policy_of_notes(notes).text()
     for lease in leases_of_notes(notes):
@@ -107,7 +107,7 @@ def fuzz_notes(chance: Random) -> bool:
 
 
 def fuzz_proposed_note(chance: Random) -> bool:
-    """Propose any note: it is refused, or every reader can read it."""
+    """Propose an arbitrary note; it must be refused, or readable by every reader."""
     name, text = chance.choice([*TEXTS.items()])
     text = hostile(chance, text)
     try:
@@ -124,7 +124,7 @@ def fuzz_proposed_note(chance: Random) -> bool:
 
 
 def fuzz_requested_lease(chance: Random) -> bool:
-    """Parse any lease request: it is a lease, or misuse."""
+    """Parse an arbitrary request for a lease; only `Misuse` may refuse it."""
     fields = {"holder": "spark", "start": "0.0.64", "seconds": 60, "bytes": 1000}
     _change(chance, fields)
     try:

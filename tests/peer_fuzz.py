@@ -59,7 +59,7 @@ PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, 
 
 
 def fuzz_greeting(chance: Random) -> bool:
-    """A greeting is accepted or a `PeerError`, and never prevents an answer to it."""
+    """Read any greeting; only `PeerError` may be raised, and it must be possible to answer it."""
     greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
         greeting.take("n2", bytes(mutated(chance, GREETING)))
@@ -70,7 +70,7 @@ def fuzz_greeting(chance: Random) -> bool:
 
 
 def fuzz_announcement(chance: Random) -> bool:
-    """An announced configuration is followed, whatever its addresses, or is a `PeerError`."""
+    """Follow any announced configuration, with any addresses; only `PeerError` may be raised."""
     settings: Any = SimpleNamespace(name="n1", addresses={"n2": ("b", 2)})
     now = {name: Seat(0) for name in ("n1", "n2", "n3")}
     engine: Any = SimpleNamespace(
@@ -96,7 +96,7 @@ def fuzz_announcement(chance: Random) -> bool:
 
 
 def fuzz_retention_report(chance: Random) -> bool:
-    """A report of a node's disk is accepted or is a `PeerError`."""
+    """Read any report of a node's disk; only `PeerError` may be raised."""
     try:
         decode_retention_report(bytes(mutated(chance, REPORT)), sender="n2", heard_s=1.0)
     except PeerError:
@@ -105,7 +105,7 @@ def fuzz_retention_report(chance: Random) -> bool:
 
 
 def fuzz_presence(chance: Random) -> bool:
-    """A report of a node's publishers is accepted or is a `PeerError`."""
+    """Read any report of a node's publishers; only `PeerError` may be raised."""
     try:
         decode_part(bytes(mutated(chance, PART)))
     except PeerError:
@@ -114,7 +114,7 @@ def fuzz_presence(chance: Random) -> bool:
 
 
 def fuzz_digest(chance: Random) -> bool:
-    """A digest is compared, or a `PeerError`."""
+    """Compare any digest; only `PeerError` may be raised."""
     digests, ledger = Digests(), Ledger(index=4)
     digests.remember(ledger)
     try:
@@ -125,7 +125,7 @@ def fuzz_digest(chance: Random) -> bool:
 
 
 def fuzz_beat(chance: Random) -> bool:
-    """A heartbeat says where streams are idle, or is a `PeerError`."""
+    """Read any heartbeat, which says where streams are idle; only `PeerError` may be raised."""
     try:
         decode_heartbeat(bytes(mutated(chance, BEAT)))
     except PeerError:
@@ -134,7 +134,7 @@ def fuzz_beat(chance: Random) -> bool:
 
 
 def fuzz_state(chance: Random) -> bool:
-    """The state of another node, with fields of any kind, is a ledger or a `Misuse`."""
+    """Decode any state of another node into a ledger; only `Misuse` may be raised."""
     fields = json.loads(Ledger(sessions={"jfk": Position(64)}, notes={"a": "b"}).encode())
     for _ in range(chance.randrange(1, 3)):
         key = chance.choice([*fields])
@@ -188,7 +188,7 @@ def drawn_instruction(chance: Random) -> Instruction:
 
 
 def fuzz_execution(chance: Random) -> bool:
-    """A decoded instruction can be executed, or waits for bytes; and the state can be saved."""
+    """Execute any decoded instruction; it may wait for bytes, and the state can be saved after."""
     disk = SimDisk(Random(1))
     identity = LogIdentity(MERGED, "flights", "merged", "a" * 32, 0)
     ledger = Ledger(file_bytes_max=chance.choice([600, 2000]))

@@ -7,7 +7,7 @@ from sequencer.peers.versions import alpn_of
 
 
 class Accepted(socket.socket):
-    """A connection that a member has dialled, or that it has accepted."""
+    """A plain socket with the methods of a TLS connection that nodes use."""
 
     version, begun = 7, b""
 
@@ -35,5 +35,5 @@ class Accepted(socket.socket):
         return len(data)
 
     def pending(self):
-        """How much was received and not read."""
+        """Return how many bytes were received and not read."""
         return 0

@@ -23,7 +23,7 @@ Place = tuple[str, int]
 
 
 def statements(directory: str) -> dict[Place, str]:
-    """File and line of every statement inside a function, with the function's name."""
+    """Return the function's name for each statement inside a function, by file and line."""
     found: dict[Place, str] = {}
     for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):

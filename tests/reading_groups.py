@@ -46,7 +46,7 @@ class Nodes:
         yield from ()
 
     def carry_out(self, need):
-        """Execute what a leader waits for."""
+        """Execute the order that a leader waits for, or check that its condition holds."""
         if isinstance(need, Order):
             self.ledger.carry_out(decode_instruction(encode_instruction(need.instruction)))
             self.behind = None  # executing implies everything committed before

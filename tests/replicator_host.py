@@ -1,4 +1,4 @@
-"""A node that only syncs, certificates, and logs to ship, for tests."""
+"""Helpers for tests of replication: a node that only stores, certificates, and logs to ship."""
 
 import logging
 import os
@@ -279,8 +279,8 @@ def manifest_lines(directory):
 def eventually(check, timeout_s=60.0):
     """Wait until `check()` is true; return whether it became true.
 
-    A check that takes long is made less often: a status request costs the nodes more than the
-    test, and what is waited for would be late for it.
+    A slow check is made less often: it may be a status request, whose work at the nodes delays what
+    the test waits for.
     """
     end_s = time.monotonic() + timeout_s
     while True:
@@ -296,7 +296,7 @@ def eventually(check, timeout_s=60.0):
 def first_answer(sock, beside=(Hello,)):
     """Return the first message that a node sends, ignoring some kinds.
 
-    Whether messages may have headers is announced at any time, and is never an answer.
+    A `HeadersNotice` is ignored too: a node may send it at any time, and it is never an answer.
     """
     decoder = Decoder()
     sock.settimeout(60)
@@ -310,5 +310,5 @@ def first_answer(sock, beside=(Hello,)):
 
 
 def only(host, kind=Streams):
-    """The streams of a server that has one, and speaks only the replication protocol."""
+    """Return the streams of a server of one stream that speaks only the replication protocol."""
     return kind(ServedStream(host, ServerRecord(logging.getLogger("replicator.server"))))

@@ -16,7 +16,7 @@ def flip_bit(path, offset, bit=0):
 
 
 def rolled_files(directory):
-    """Return paths and sizes of a log's rolled files that have their bytes, oldest first."""
+    """Return path and size of each rolled file of a log that is not archived, oldest first."""
     log = LogDirectory(directory)
     log.refresh()
     known = log.manifest

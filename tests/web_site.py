@@ -145,7 +145,7 @@ def shown_streams(root):
 
 @contextmanager
 def port_of(site, **options):
-    """Show a site at a port of its own until the block ends."""
+    """Serve a site over HTTP at a free port until the block ends."""
     web = WebServer(HttpSettings("127.0.0.1:0"), site, **options)
     web.start()
     try:
@@ -156,9 +156,9 @@ def port_of(site, **options):
 
 @contextmanager
 def sampled(node, sample):
-    """Have each sample of a node be this one, until the block ends; then a new one is taken.
+    """Make each sample of a node be `sample` until the block ends; then take a new one.
 
-    The lookout goes on: a sample that is too old says that the node is stuck.
+    The lookout goes on, because a sample that is too old means that the node is stuck.
     """
     lookout = node.lookout
     sampler, lookout.sampler = lookout.sampler, SimpleNamespace(sample=lambda: sample)
