@@ -207,7 +207,7 @@ def fuzz_identity(chance: Random) -> bool:
 
 
 def demand_tried(fuzz: Callable[[Random], bool], chance: Random, runs: int) -> None:
-    """Run a fuzzer; demand that some inputs are accepted, and that some are refused, if any can be."""
+    """Run a fuzzer; some inputs must be accepted, and some refused, if any can be refused."""
     accepted = sum(fuzz(chance) for _ in range(runs))
     assert accepted > 0
     assert accepted < runs or fuzz.__name__ in TOLERANT

@@ -185,7 +185,7 @@ class ChangeRequests:
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command` the options that all member changes share, and a `ChangeRequests` to use.
 
-    The result prints the members after `command` has returned.
+    The command that is returned prints the members at its end.
     """
 
     @functools.wraps(command)

@@ -147,8 +147,7 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
     """Compare each node's clock with this machine's.
 
-    A node sends its time at some moment of the question's round trip, so only a difference that no
-    such moment explains is reported.
+    The time that a question takes limits the comparison: a difference within it is not reported.
     """
     worst = 0.0
     for each in answers:

@@ -40,9 +40,9 @@ def offload(
     rt archive offload s3://bucket/flights --dir copy/flights/out
     rt archive offload --stop --identity operator
 
-    After --tell, which needs an operator's certificate, the rules time and limit archive only files
-    that have been copied; a full disk does not wait. Run the command again, from cron say, to
-    copy what has been rolled since.
+    After --tell, which needs an operator's certificate, the nodes archive a file by the rules time,
+    limit and messages only once it is copied; the rule disk does not wait for that. Run the command
+    again, for example from cron, to copy files that have been rolled since.
     """  # noqa: D301 - click reads the backspace character
     if stop:
         if target is not None or directory is not None or tell:

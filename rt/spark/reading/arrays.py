@@ -32,32 +32,32 @@ class PieceGroup:
 
     @cached_property
     def position(self) -> Any:
-        """Positions, bigint."""
+        """Return the messages' positions as a bigint column."""
         return self._consecutive([piece.position + piece.first for piece in self.pieces])
 
     @cached_property
     def seq(self) -> Any:
-        """Sequence numbers, bigint."""
+        """Return the messages' sequence numbers as a bigint column."""
         return self._consecutive([piece.header.sequence + piece.first for piece in self.pieces])
 
     @cached_property
     def number(self) -> Any:
-        """Message numbers, bigint."""
+        """Return the messages' numbers in the log as a bigint column."""
         return self._consecutive([piece.number for piece in self.pieces])
 
     @cached_property
     def time_ns(self) -> Any:
-        """Publish times, ns, bigint."""
+        """Return the publish times in ns as a bigint column."""
         return _fixed(self._times, _BIGINT)
 
     @cached_property
     def time(self) -> Any:
-        """Publish times, timestamp."""
+        """Return the publish times as a timestamp column."""
         return _fixed(self._times // 1000, _TIMESTAMP)
 
     @cached_property
     def merge_time(self) -> Any:
-        """Merge times, timestamp; null in a session."""
+        """Return the merge times as a timestamp column; null in a session's log."""
         times = [piece.merge_time_ns for piece in self.pieces]
         if None in times:
             return _nulls(_TIMESTAMP, self.messages)
@@ -65,7 +65,7 @@ class PieceGroup:
 
     @cached_property
     def session(self) -> Any:
-        """Sessions, string."""
+        """Return the messages' sessions as a string column."""
         names = [piece.session for piece in self.pieces]
         if names.count(names[0]) == len(names):
             return _repeated(names[0], self.messages)
@@ -78,13 +78,13 @@ class PieceGroup:
 
     @cached_property
     def stream(self) -> Any:
-        """The stream, string; all pieces of a group come from one log."""
+        """Return the stream of all pieces as a string column; they come from one log."""
         log = self.pieces[0].log
         return _repeated(log.stream, self.messages) if log else self.corrupt
 
     @cached_property
     def file(self) -> Any:
-        """Paths of the log files, string."""
+        """Return the paths of the messages' log files as a string column."""
         log = self.pieces[0].log
         directory = "" if log is None else log.path + "/"
         names = [directory + piece.position.file_name for piece in self.pieces]
@@ -94,23 +94,23 @@ class PieceGroup:
 
     @property
     def corrupt(self) -> Any:
-        """What is wrong with a damaged frame, string; null here, as these frames are whole."""
+        """Return the column for reasons of damage, string; null, as these frames are whole."""
         return _nulls(pa.string(), self.messages)
 
     @cached_property
     def payload(self) -> Any:
-        """Payloads, binary."""
+        """Return the payloads as a binary column."""
         offsets = self._payload_offsets
         return _binary(offsets, _payloads(self.pieces, offsets.cuts))
 
     @cached_property
     def payload_size(self) -> Any:
-        """Lengths of the payloads, int."""
+        """Return the payloads' lengths as an int column."""
         return _fixed(self._payload_offsets.lengths, pa.int32())
 
     @cached_property
     def key(self) -> Any:
-        """Keys, binary; null where a message has none."""
+        """Return the keys as a binary column; null for a message without a key."""
         keyed = [piece for piece in self.pieces if piece.header.columns & KEYS_COLUMN]
         if not keyed:
             return _nulls(pa.binary(), self.messages)
@@ -125,11 +125,11 @@ class PieceGroup:
 
     @cached_property
     def headers(self) -> Any:
-        """Headers, map of string to binary; empty where a message has none."""
+        """Return the headers as a column of maps; empty for a message without headers."""
         return pa.concat_arrays(list(map(_headers, self.pieces)))
 
     def mask(self, keys: Keys) -> Any:
-        """Whether each message has a wanted key, boolean."""
+        """Return a boolean column: whether each message has a wanted key."""
         wanted = pc.is_in(self.key, value_set=pa.array(keys.exact, pa.binary()))
         for prefix in keys.prefixes:
             begins = pc.starts_with(self.key, prefix)

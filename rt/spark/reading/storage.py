@@ -1,4 +1,4 @@
-"""Storage: a path's file system, as a `Disk` for `rt.log`."""
+"""Storage: gives `rt.log` access to any path or URI's file system, as a `Disk`."""
 
 import os
 import re
