@@ -15,9 +15,8 @@ class CutNetwork:
         self.port = self._server.getsockname()[1]
         self.is_cut = False
         self._pairs = []
-        self._lock = (
-            threading.Lock()
-        )  # a connection is made before a cut, which ends it, or refused
+        # held while a connection is made, which a cut then ends
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self):

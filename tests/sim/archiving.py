@@ -4,7 +4,7 @@ import errno
 from collections.abc import Callable
 from concurrent.futures import Future
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from rt.errors import DiskFailed
 from rt.log.write.appender import Appender, Durable
@@ -17,14 +17,19 @@ from rt.node.settings.storage import StorageSettings
 from rt.position import Position
 from sequencer.execution.execution import SnapshotPlan
 from sequencer.journal.journal import Journal
+from sequencer.ledger.instruction import Instruction, Roll
 from sequencer.ledger.ledger import decode_ledger
+from sequencer.member import Member
 
+from .checkers import Violation
 from .stream import BEGIN_NS
 
 if TYPE_CHECKING:
     from .merge_node import MergeNode
 
 DISK_BYTES = 20_000
+BOOT_NS = 40 * 24 * 3600 * 10**9  # a machine has run for so long when a world begins
+ROLL_AGE_NS = 60 * 10**9  # no setting and no policy rolls a younger file
 STEPS_A_TICK = 3  # a run is short, so snapshots are as frequent as if each step might begin one
 
 
@@ -130,6 +135,25 @@ class _Sync(Future[Durable]):
             self.set_result(self._sync())
 
 
+class _CheckedRolls:
+    """A node's member, which no file may be rolled through before its time."""
+
+    def __init__(self, node: "MergeNode") -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node.member, name)
+
+    def order(self, instruction: Instruction, *, first: bool = False) -> None:
+        """Order an instruction; a `Roll` must be due by one of the node's two clocks."""
+        node = self._node
+        since_ns = node.member.executor.ledger.active_since_ns
+        age_ns = max(paced_ns(node) - since_ns, steady_ns(node) - BOOT_NS)
+        if isinstance(instruction, Roll) and (not since_ns or age_ns < ROLL_AGE_NS):
+            raise Violation(f"{node.name} rolls a file that is {age_ns / 1e9:.1f} s old")
+        node.member.order(instruction, first=first)
+
+
 class SimRetention(Retention):
     """Uses a clock that runs faster than the node's, since a run is short."""
 
@@ -149,19 +173,19 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
         disk_of=lambda _path: _disk_of(node),
     )
     settings = NodeSettings(name=node.name, storage=StorageSettings(file_age_s=world.file_age_s))
-    retention = SimRetention(settings, node.member, sweeper, machine)
+    retention = SimRetention(settings, cast("Member", _CheckedRolls(node)), sweeper, machine)
     retention.node = node
     return retention
 
 
 def paced_ns(node: "MergeNode") -> int:
     """Return the wall clock that retention uses."""
-    return BEGIN_NS + node.offset_ns + int(steady_ns(node) * node.rate)
+    return BEGIN_NS + node.offset_ns + int((steady_ns(node) - BOOT_NS) * node.rate)
 
 
 def steady_ns(node: "MergeNode") -> int:
-    """Return a clock that is never set back."""
-    return node.world.clock.now_us * 1000 * node.world.pace
+    """Return a clock that is never set back, and that began when the machine was started."""
+    return BOOT_NS + node.world.clock.now_us * 1000 * node.world.pace
 
 
 def _disk_of(node: "MergeNode") -> tuple[int, int, int]:

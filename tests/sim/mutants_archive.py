@@ -5,13 +5,13 @@ from typing import Any
 from archiver import decide as decisions
 from replicator.source.channel import SourceChannel
 from rt.node.retain.reports import RetentionReports
-from rt.node.retain.retention import Retention
+from rt.node.retain.retention import MergedGrowth, Retention
 from rt.node.retain.sweep import Sweep
 from rt.node.retain.sweeper import NodeSweeper
 from rt.position import Position
 from sequencer.execution.execution import Execution
 from sequencer.execution.executor import Executor
-from sequencer.ledger.ledger import decode_ledger
+from sequencer.ledger.ledger import Ledger, decode_ledger
 
 from .mutants_merge import merging
 from .mutation import Patch
@@ -78,3 +78,14 @@ def state_taken_back() -> list[Patch]:
         self.executor.is_half_done = False
 
     return [(Execution, "restore", restore)]
+
+
+@merging
+def a_file_is_as_old_as_the_machine() -> list[Patch]:
+    """A log's first file is taken to have been there since the machine was started."""
+
+    def age_ns(self: MergedGrowth, ledger: Ledger, now_ns: int, steady_ns: int) -> int:
+        is_first = ledger.active_since_ns and not ledger.end.file
+        return steady_ns if is_first else 0
+
+    return [(MergedGrowth, "active_age_ns", age_ns)]

@@ -192,7 +192,7 @@ def it_ends_without_what_was_posted() -> list[Patch]:
     """A loop that is stopped does not do what it was given before."""
     right = "not self._is_over or self._posted"
     wrong = "not self._is_over"
-    more = ("while self._posted:  # by threads", "while False:  # by threads")
+    more = ("while self._posted:  # posted by threads", "while False:  # posted by threads")
     return [rewritten(LoopTurns, "_turns", right, wrong, *more)]
 
 

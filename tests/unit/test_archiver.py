@@ -22,6 +22,7 @@ from rt.node.retain.reports import decode_retention_report
 from rt.node.retain.retention import (
     LEASE_NOTE,
     Machine,
+    MergedGrowth,
     Retention,
     ended_leases,
     leases_of_notes,
@@ -552,6 +553,15 @@ def test_what_is_decided_between_two_looks_at_the_clocks_happens_now():
     clock.ns = 15 * 10**9
     looked.append(retention.now_ns)
     assert looked == [NOW + 5 * 10**9, NOW + 15 * 10**9]
+
+
+def test_a_log_that_has_just_begun_is_not_as_old_as_the_machine():
+    """A node on a machine that had run for a day rolled its first file at the first message."""
+    growth, booted_ns, now_ns = MergedGrowth(), 40 * 24 * 60 * MINUTE, NOW
+    ledger = Ledger(active_since_ns=now_ns)
+    assert growth.active_age_ns(ledger, now_ns, booted_ns) == 0
+    assert growth.active_age_ns(ledger, now_ns - MINUTE, booted_ns + MINUTE) == MINUTE
+    assert growth.active_age_ns(ledger, now_ns + 2 * MINUTE, booted_ns + MINUTE) == 2 * MINUTE
 
 
 def test_leases_requested_at_once_do_not_exceed_the_limit():

@@ -76,8 +76,8 @@ class MergedGrowth:
         self.coming = 0  # bytes expected to be merged while a decision is carried out
         self._looked_s = float("-inf")
         self._bytes = 0  # merged by then
-        # the active file, and when it was first seen by the monotonic clock
-        self._active: tuple[Position, int] = (START, 0)
+        # the active file, and when it was first seen by the monotonic clock; None before
+        self._active: tuple[Position, int] | None = None
 
     def look(self, ledger: Ledger, now_s: float) -> None:
         """Measure how much was merged since the last measurement, if 0.2 s have passed."""
@@ -95,7 +95,7 @@ class MergedGrowth:
         """
         if not ledger.active_since_ns:
             return 0
-        if self._active[0] != ledger.end.file:
+        if self._active is None or self._active[0] != ledger.end.file:
             self._active = (ledger.end.file, steady_ns)
         return max(now_ns - ledger.active_since_ns, steady_ns - self._active[1])
 
