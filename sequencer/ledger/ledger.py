@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.events import SessionChange
@@ -26,6 +26,20 @@ _NUMBERS: Final = (
 _UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
+
+
+class MergedEnds(NamedTuple):
+    """MergedEnds: how far everything was merged after an instruction.
+
+    Attributes:
+        instruction: the instruction.
+        end: the end of the merged log.
+        sessions: merged end by session.
+    """
+
+    instruction: int
+    end: Position
+    sessions: dict[str, Position]
 
 
 @dataclass(slots=True)
@@ -76,6 +90,11 @@ class Ledger:
     def is_new(self) -> bool:
         """Whether nothing was merged yet, and nothing else was agreed on."""
         return self.end == START and not self.notes
+
+    @property
+    def merged_ends(self) -> MergedEnds:
+        """The merged ends as of now, in a copy."""
+        return MergedEnds(self.index, self.end, dict(self.sessions))
 
     def merged_to(self, session: str) -> Position:
         """A session's merged end; `START` if nothing is merged."""

@@ -22,7 +22,7 @@ from tests.dialogue import FastDisk
 STREAM = "flights"
 SESSIONS = 10_000
 DESCRIPTORS = 1_024  # what a process gets by default on many systems
-MEMORY_MAX = 100_000_000  # of which a node without sessions has 50
+MEMORY_MAX = 105_000_000  # 100 MiB, of which a node without sessions has 50 MB
 PATIENCE_S = 600
 
 

@@ -25,7 +25,7 @@ from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution.execution import SnapshotPlan
 from sequencer.ledger.instruction import Roll
-from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.ledger import Ledger, MergedEnds
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.presence import Presence
 from sequencer.raft.consensus import Fork, Quiescence
@@ -776,7 +776,7 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
         return Position(8)
 
     bench.executor.sync = sync
-    bench.plan_snapshot = lambda: SnapshotPlan(1, b"", Position(8))
+    bench.plan_snapshot = lambda: SnapshotPlan(1, b"", Position(8), MergedEnds(1, Position(8), {}))
     fake = SimpleNamespace(has_durable=told.append, settled_index=0, size=0)
     pool = ThreadPoolExecutor(1)
     snapshots = NodeSnapshots(bench, fake, fake, fake, flush=lambda: None, pool=pool, pause_s=5)

@@ -18,7 +18,7 @@ from rt.position import Position
 from sequencer.execution.execution import SnapshotPlan
 from sequencer.journal.journal import Journal
 from sequencer.ledger.instruction import Instruction, Roll
-from sequencer.ledger.ledger import decode_ledger
+from sequencer.ledger.ledger import MergedEnds, decode_ledger
 from sequencer.member import Member
 
 from .checkers import Violation
@@ -53,9 +53,9 @@ class SimSweeper(NodeSweeper):
         self._node = node
         self._is_awake = False
 
-    def saved(self, data: bytes) -> None:
+    def saved(self, ends: MergedEnds) -> None:
         """Note that a snapshot was saved: there may be something to archive."""
-        super().saved(data)
+        super().saved(ends)
         self._wake()
 
     def turn(self, merged: Appender, settled_index: int) -> None:

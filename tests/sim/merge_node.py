@@ -247,7 +247,7 @@ class MergeNode(SimNode):
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not self.member.executor.lacks_log:
             world.stream.has(self.name, self.disk, ledger)
-            self.sweeper.saved(snapshot.data)
+            self.sweeper.saved(decode_ledger(snapshot.data).merged_ends)
         self.archiver = make_archiver(self, self.sweeper)
         self.copy: Pull | None = None
         self._unserved_ticks = 0

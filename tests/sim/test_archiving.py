@@ -155,7 +155,7 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_past_them() -> None:
     assert sweeper.settled_end(99) == START
     assert sweeper.lacks_snapshot(START.next_file())
     for index, end in ((3, Position(8)), (7, START.next_file())):
-        sweeper.saved(Ledger(index=index, end=end).encode())
+        sweeper.saved(Ledger(index=index, end=end).merged_ends)
     assert [sweeper.settled_end(index) for index in (2, 3, 6, 7)] == [
         START, Position(8), Position(8), START.next_file(),
     ]  # fmt: skip
@@ -166,7 +166,7 @@ def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_past_it
     """A start from an older snapshot repeats the instructions that wrote the file, and compares."""
     disk, _, executor = merged_node()
     sweeper = NodeSweeper(Sweep(disk, _Inputs(), fold_s=0))
-    sweeper.saved(executor.ledger.encode())
+    sweeper.saved(executor.ledger.merged_ends)
     executor.execute(4, 1, Archive(9, (ArchivedFile(START, "time"),)))
     fresh = NodeSweeper(Sweep(disk, _Inputs(), fold_s=0))
     fresh.sweep(executor.appender, 99)
@@ -193,7 +193,7 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
     publisher.roll_file()
     executor.ledger.index = 7
     sweeper = NodeSweeper(Sweep(disk, inputs := _Inputs(), fold_s=0))
-    sweeper.saved(executor.ledger.encode())
+    sweeper.saved(executor.ledger.merged_ends)
     for directory in ("in/jfk", "again/jfk"):
         copy = PulledLog(
             Appender(disk, directory, publisher.identity), lambda _line: False, lambda _end: None

@@ -519,7 +519,7 @@ def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():
     )  # fmt: skip
     sweeper = NodeSweeper(SimpleNamespace(emptied_to=START))
     for index, end in ((10, Position.of(0, 1, 0)), (20, Position.of(0, 1, 400))):
-        sweeper.saved(Ledger(index=index, end=end).encode())
+        sweeper.saved(Ledger(index=index, end=end).merged_ends)
     machine = Machine(lambda: NOW, lambda: 0, lambda _path: (3, 2, 1))
     retention = Retention(None, member, sweeper, machine)
     retention.has_durable(30)

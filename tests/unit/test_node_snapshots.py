@@ -8,6 +8,7 @@ import pytest
 
 from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
+from sequencer.ledger.ledger import MergedEnds
 from sequencer.member import SnapshotPlan
 
 POOL = ThreadPoolExecutor(1)
@@ -39,7 +40,9 @@ class Fake:
         planned = self.saved_indexes[-1] if self.saved_indexes else 0
         if self.index == planned:
             return None
-        return SnapshotPlan(self.index, b"%d" % self.index, Position(10 * self.index), self.has_log)
+        end = Position(10 * self.index)
+        ends = MergedEnds(self.index, end, {})
+        return SnapshotPlan(self.index, b"%d" % self.index, end, ends, self.has_log)
 
     def save_snapshot(self, plan):
         """As a member does."""
@@ -49,9 +52,9 @@ class Fake:
         """As a sweeper does."""
         return self.waits
 
-    def saved(self, data):
+    def saved(self, ends):
         """As a sweeper does."""
-        self.swept.append(int(data))
+        self.swept.append(ends.instruction)
 
     def has_durable(self, index):
         """As an archiver does."""

@@ -37,6 +37,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
+from sequencer.ledger.ledger import decode_ledger
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -115,7 +116,7 @@ class NodePipeline:
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
-            self.sweeper.saved(opened.state.snapshot.data)
+            self.sweeper.saved(decode_ledger(opened.state.snapshot.data).merged_ends)
         self.retention = Retention(
             settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
         )

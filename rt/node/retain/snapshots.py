@@ -142,4 +142,4 @@ class NodeSnapshots:
         self._plan = None
         self._member.save_snapshot(plan)
         if plan.has_log:  # otherwise this node may still lack bytes that its state calls merged
-            self._sweeper.saved(plan.data)
+            self._sweeper.saved(plan.merged)

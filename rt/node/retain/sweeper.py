@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from rt.errors import DiskFailed
 from rt.log.write.appender import Appender
@@ -12,19 +12,11 @@ from rt.net.loop.chore import Chore
 from rt.net.loop.event_loop import EventLoop
 from rt.node.retain.sweep import Sweep
 from rt.position import START, Position
-from sequencer.ledger.ledger import decode_ledger
+from sequencer.ledger.ledger import MergedEnds
 
 _log: Final = logging.getLogger("rt.archiver")
 _SAVED_MAX: Final = 8  # snapshots remembered; a majority lags by one or two
 _RETRY_S: Final = 5.0
-
-
-class Saved(NamedTuple):
-    """Saved: what one snapshot made durable."""
-
-    instruction: int
-    end: Position  # of the merged log
-    sessions: dict[str, Position]
 
 
 class NodeSweeper:
@@ -43,7 +35,7 @@ class NodeSweeper:
     def __init__(self, sweep: Sweep) -> None:
         """Prepare; nothing is swept before `start`."""
         self._sweep = sweep
-        self._saved: deque[Saved] = deque(maxlen=_SAVED_MAX)
+        self._saved: deque[MergedEnds] = deque(maxlen=_SAVED_MAX)
         self._last: tuple[Appender, int] | None = None  # the last arguments of `turn`
         self._chore: Chore | None = None
         self._retry_s = float("-inf")  # no earlier than this
@@ -92,10 +84,9 @@ class NodeSweeper:
         if self._chore is not None:
             self._chore.stop()
 
-    def saved(self, data: bytes) -> None:
-        """Record a snapshot that this node saved, or found when it started."""
-        ledger = decode_ledger(data)
-        self._saved.append(Saved(ledger.index, ledger.end, dict(ledger.sessions)))
+    def saved(self, ends: MergedEnds) -> None:
+        """Record the ends in a snapshot that this node saved, or found when it started."""
+        self._saved.append(ends)
         self._ask()
 
     def turn(self, merged: Appender, settled_index: int) -> None:
