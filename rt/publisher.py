@@ -441,7 +441,7 @@ class Publisher:
 
     @property
     def taken(self) -> Room:
-        """Number of messages in the session; bytes of payloads and keys that this object wrote."""
+        """The session's size in messages, and the bytes that this object wrote to it."""
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:

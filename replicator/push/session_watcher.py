@@ -77,7 +77,7 @@ class SessionWatcher:
             self._loop.call(partial(self._end, self._loop))
 
     def look(self) -> None:
-        """Look at all sessions, because the set of sessions has changed. Called in the loop."""
+        """Check soon which sessions there are, because the set has changed. Called in the loop."""
         self._sweep_at_s = 0.0
         if self._loop is not None:
             self._loop.mark(self)

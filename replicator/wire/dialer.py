@@ -53,7 +53,7 @@ class Destination:
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
-        """The certificate roles that may answer: nodes, and mirrors for pulling."""
+        """The roles that a server may have: that of a node and, for a pull, that of a mirror."""
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:

@@ -271,7 +271,7 @@ class Executor:
         self.emptied_end = _end_of_emptied(self.appender)
 
     def rest(self) -> None:
-        """Drop the frames merged last from memory, since pullers that keep up already have them."""
+        """Free the memory of the last merged frames, which pullers that keep up already have."""
         if self.appender.recent is not None:
             self.appender.recent.clear()
 

@@ -234,7 +234,7 @@ class Journal:
         self.size = self._log.end
 
     def persist(self, ready: Ready) -> None:
-        """Make everything in `ready` durable; with `is_late`, entries are only written.
+        """Make `ready` durable; a journal opened with `is_late` writes entries without a sync.
 
         Raises:
             WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or

@@ -28,7 +28,7 @@ class SendQueue:
             self._bytes -= len(self._messages.popleft())
 
     def take(self) -> bytes:
-        """Remove the oldest messages, until they have 256 KiB; return them, framed."""
+        """Remove and return the oldest framed messages, some 256 KiB of them."""
         taken, size = list[bytes](), 0
         while self._messages and size < _TAKE_BYTES:
             taken.append(self._messages.popleft())

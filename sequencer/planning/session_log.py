@@ -115,7 +115,7 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file of a position was rolled before that position."""
+        """Whether the file that `end` lies in was rolled at a smaller offset than that of `end`."""
         rolled = self.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 

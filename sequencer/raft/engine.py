@@ -385,7 +385,7 @@ class Raft:
             core.outgoing.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
 
     def _become_follower(self, term: int) -> None:
-        """Stop leading and campaigning; in a new term, no vote has been given yet."""
+        """Stop leading and campaigning; if the term is new, forget the vote of the last one."""
         if term != self.core.term:
             self.core.set_ballot(term, "")
         self._leader = self._election = None

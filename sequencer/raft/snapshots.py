@@ -1,8 +1,9 @@
 """Snapshots: their encoding, the same on disk and on the wire, and the ones a node holds.
 
-Little endian. Magic with version 8 bytes, CRC-32 of everything after it u32, index u64, term u64,
-the configuration as in an entry, then the application's bytes to the end. In version 1 the member
-count u8 came before the index, and each member was: incarnation u64, length of its name u8, name.
+Little endian: the magic with the version (8 bytes), a CRC-32 of everything after it (u32), the
+index (u64), the term (u64), the configuration as in an entry, and the application's bytes. In
+version 1 the member count (u8) came before the index, and each member was its incarnation (u64),
+the length of its name (u8) and its name.
 """
 
 import struct

@@ -91,7 +91,7 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
 
 
 def _names(asked: list[NodeAnswer]) -> dict[str, str]:
-    """Return the names of all members by address, as listed in the answers of some of them."""
+    """Return the names of all members by address, as listed in the nodes' answers."""
     answers = [each.answer for each in asked if isinstance(each.answer, dict)]
     return {
         place: printable(str(name))

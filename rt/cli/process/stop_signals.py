@@ -21,9 +21,9 @@ class StopSignals:
     the main thread, in which Python handles signals.
 
     Threads: The main thread only. `_received` is set by the signal handler, between any two
-        instructions. When a signal arrives, the interpreter writes a byte to a pipe, which ends a
-        poll. The handler itself could not end a poll that begins just after the signal has arrived,
-        since it runs only after the poll.
+        instructions. A signal also makes the interpreter write a byte to a pipe, and that byte ends
+        a poll. The handler could not: if a signal arrives just before a poll, the interpreter calls
+        the handler only after the poll.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:

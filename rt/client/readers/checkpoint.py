@@ -118,7 +118,7 @@ class Checkpoint:
         self._written = slot
 
     def close(self) -> None:
-        """Release the checkpoint, so that another program can store. Idempotent."""
+        """Release the checkpoint, so that another program can write to it. Idempotent."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

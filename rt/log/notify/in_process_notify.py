@@ -60,7 +60,7 @@ Heard = Callable[[str, News], None]
 
 
 def place_of(directory: str) -> NewsPlace:
-    """Return the place of a log's directory, which need not exist."""
+    """Return the key under which a log is known; its directory need not exist."""
     parent, name = os.path.split(os.path.abspath(directory))
     return NewsPlace(os.path.realpath(parent), name)
 

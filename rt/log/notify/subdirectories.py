@@ -43,7 +43,7 @@ class Subdirectories:
     def __init__(
         self, path: str, counts: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare; the first call of `names` lists.
+        """Prepare; the directory is not listed before the first call of `names`.
 
         Args:
             path: The directory, which need not exist.

@@ -213,10 +213,10 @@ def _last_wanted(
     number: int,
     wants: Callable[[str], bool] | None,
 ) -> Position:
-    """Return where the last `messages` messages begin, of the wanted sessions or of all.
+    """Return where the last `messages` messages of the wanted sessions, or of all, begin.
 
-    Reads more and more of the log's end until it has found enough; if the sessions have published
-    little, that is the whole log.
+    Reads more and more of the log's end until it has found enough; if the wanted sessions have
+    published little, it reads the whole log.
     """
     if wants is None:
         return _at_number(log, due, max(0, number - messages))

@@ -123,7 +123,7 @@ class AnswerMeter:
     """
 
     def __init__(self, admission: Callable[[], Admission] | None = None) -> None:
-        """Prepare; `admission` returns the object that charges peers, None to charge nothing."""
+        """Prepare; `admission` returns the object that charges peers; without it, nothing does."""
         self._admission = admission
 
     def send(

@@ -245,11 +245,11 @@ class NodePipeline:
 def can_wait(
     sender: str, messages: Sequence[bytes], view: NodeView, *, is_pulled: bool, is_reading: bool
 ) -> bool:
-    """Whether a node's messages may wait for its next message, or for the next tick.
+    """Whether `messages` from `sender` may be handled later: with its next ones, or at a tick.
 
-    News of a commit may wait if no puller reads here, since the leader itself has served and
-    acknowledged the entry. A follower's reply may wait if every proposal is decided and no read
-    waits, since it completes no majority.
+    A commit notice may wait if no puller reads here, since the leader has already served and
+    acknowledged the entry. A follower's reply may wait if no proposal is undecided and no read is
+    pending, since the reply then completes no majority.
     """
     [message, *others] = messages
     if others:

@@ -94,10 +94,11 @@ class Inboxes:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
-            merged_to: returns a session's merged end if the copy must be durable up to there, as on
-                a node alone; otherwise `START`. Called by several threads at once.
-            index: the last instruction that `merged_to` includes. A copy begun after a later
-                instruction, which will be executed again, has no merged messages yet.
+            merged_to: returns the position up to which a session's copy must be durable: the
+                session's merged end on the only node of a cluster, `START` on others. Called by
+                several threads at once.
+            index: the last instruction that `merged_to` includes. The node executes later ones
+                again, so nothing is merged yet of a copy that was begun after one of them.
         """
 
         def open_one(name: str) -> str:

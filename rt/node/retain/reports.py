@@ -71,7 +71,7 @@ class RetentionReports:
         """Record another node's report.
 
         Returns:
-            Whether this node leads, and the report shows that a majority now has more durably.
+            Whether this node leads, and a majority now has a later instruction durably than before.
         """
         self._latest[sender] = report
         if sender == self._member.engine.leader:

@@ -128,7 +128,7 @@ class Written(WriterCommitMessage):
 
 
 class RtBatchWriter(DataSourceArrowWriter):
-    """Publishes a batch query's rows with the sequence numbers of its batch."""
+    """Publishes the rows of a batch query; with the option `batch`, a repeat adds none."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

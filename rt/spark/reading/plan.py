@@ -375,7 +375,7 @@ def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContex
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
-    """Yield the position and header of each frame from where `walk` is up to offset `end`."""
+    """Yield position and header of each frame from the position of `walk` to offset `end`."""
     at = walk.position
     while (header := next_header(file.pread, walk, end)) is not None:
         yield at, header
