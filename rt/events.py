@@ -75,7 +75,7 @@ class Lagging:
     Args:
         position: where it continues reading.
         end: where the stream ended when a node was last asked; None if none has answered yet.
-        seconds: how far the reader lags, at least: that long ago, the stream ended at `position`.
+        seconds: the least time for which the stream has gone on beyond `position`.
         reason: what its copy waits for.
     """
 

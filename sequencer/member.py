@@ -316,7 +316,8 @@ class Member:
     def _greet(self) -> None:
         """Greet all members, and tell them how far this node's disk has come.
 
-        Call it when all that the engine holds is durable, since its term counts as durable here.
+        Call it only when all that the engine holds is durable: the other members take the term in
+        this message as durable here.
         """
         status = self.engine.status()
         self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))

@@ -132,8 +132,8 @@ class Admission:
         """Accept a connection whose certificate was verified, and count it.
 
         Raises:
-            Refused: `displaced` (its handshake was ended for another), or `busy`: there is no
-                place, or this name has too many connections, or connects too often.
+            Refused: with code `displaced`, its handshake was ended in favour of a newer one; with
+                `busy`, there is no place, or this name has or makes too many connections.
         """
         with self._lock:
             if key not in self._handshakes:

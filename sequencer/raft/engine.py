@@ -161,7 +161,7 @@ class Raft:
         return self.core.last_change
 
     def elects(self, name: str) -> bool:
-        """Whether this node accepts another node as a voter; see `step`."""
+        """Whether a node may vote, campaign and lead, as far as this node knows; see `step`."""
         return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:

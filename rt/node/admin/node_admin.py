@@ -339,10 +339,10 @@ class NodeAdmin:
                 known.hear(text)
 
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
-        """Return an answer with facts added to its first line, which is JSON.
+        """Return an answer whose first line, a JSON object, also says where the log continues.
 
-        The facts are where another cluster continues the log, and the latest statement about that,
-        unless the request has it.
+        That is where another cluster continues the log, if one does, and the latest signed
+        statement about it, unless the request contained the same statement.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}
