@@ -54,9 +54,8 @@ class PullStatus:
         has_all: whether the node has reported, on this connection, that it has nothing more.
         is_ahead: whether the last node that answered had less than the copy has.
         error: why there is no connection, or why the copy has stopped.
-        complete_to: a position before which is everything that was merged at `asked_ns`, and that
-            the copy has reached; None if the copy has not reached the answer of any
-            `PullClient.ask_end` yet.
+        complete_to: a position that the copy has reached, and that follows everything merged by
+            `asked_ns`; None until the copy reaches a position that `PullClient.ask_end` returned.
         asked_ns: when the question that led to `complete_to` was asked, ns since the epoch.
         furthest: the furthest end that any node has reported lately.
         lag: how far the node lags another node, as text; "" if it does not, or that is unknown.

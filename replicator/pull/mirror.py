@@ -155,7 +155,7 @@ class Mirror:
         """Do nothing: nothing is pushed here."""
 
     def why_no_headers(self) -> str:
-        """Return "": nothing is pushed here."""
+        """Return "", for no objection: nothing is pushed to a mirror."""
         return ""
 
     def feed(self, wake: Bell, *, relays: bool) -> MirrorFeed:

@@ -74,9 +74,9 @@ class SessionBook:
             del self._holders[node]
 
     def begun(self, serial: int) -> None:
-        """Forget the confirmations if the nodes' log has ended since the last connection began.
+        """Note a new connection; if the nodes' log has ended since the last, forget confirmations.
 
-        The nodes of the log that continues it confirm everything again.
+        Another cluster continues that log, and its nodes confirm everything again.
 
         Args:
             serial: how many logs were known to have ended when this connection began.

@@ -153,7 +153,10 @@ class Streams:
         raise Refused("stream", f"this node serves no stream {shown(name)}")
 
     def speaking(self, alpn: str | None) -> tuple[str, Handler] | None:
-        """Return a protocol's stream, "" if it is of no single one, and its handler; or None."""
+        """Return the stream and the handler of a protocol; None if the protocol is unknown.
+
+        The stream is "" for a protocol that serves all streams.
+        """
         return self._routes.by_alpn.get(alpn or "")
 
     def objection(

@@ -1,4 +1,4 @@
-"""CursorFile: keeps the log file that a source is sending open, and finds the file after it."""
+"""CursorFile: keeps open the log file that a source is sending, and finds the next file."""
 
 from collections.abc import Callable
 

@@ -197,8 +197,7 @@ class Client:
             cursor: a name under which this machine stores the position, or an `rt.Registered` to
                 have the nodes store it. A cursor stored on this machine is a local cursor.
             group: a name, or an `rt.Group`: programs of one group divide the stream.
-            ack: when messages of a cursor or group count as handled: with `auto`, when the next
-                are requested; with `explicit`, when `ack` is called.
+            ack: what acknowledges messages: `auto`, the next request; `explicit`, only `ack`.
             start: as for `rt.Subscriber`; an existing cursor or group continues at its position. If
                 this machine has no copy of the stream yet, one begins with the log file that holds
                 this start. A later reader with an earlier start meets a gap.
@@ -222,10 +221,8 @@ class Client:
 
         Raises:
             Misuse: an argument or the certificate is wrong, or a local cursor is in use.
-            TimeoutError: the copy is not up to date in time, or another reader still holds the
-                registered cursor after `Registered.wait_s`.
-            Refused: another reader holds the registered cursor and `wait_s` is 0, or this
-                certificate may not use the cursor or group.
+            TimeoutError: the copy is not up to date in time, or a cursor is held after `wait_s`.
+            Refused: a registered cursor is held and its `wait_s` is 0, or a grant is missing.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             LagError: when reading, if the reader lags by more than `lag_max_s`.
             Stopped: the client is closed.

@@ -146,9 +146,9 @@ class Flight:
         return messages_max - messages, bytes_max - size
 
     def _grant(self, messages: int, size: int) -> _Amount:
-        """Grant an eighth of the limit, or what the messages need, as far as there is room.
+        """Grant room for an eighth of the limit, or more if the messages need more.
 
-        Returns what is in flight.
+        No more is granted than is free. Returns the total amount in flight.
         """
         used, most = _Amount(*self._taken()), self._limit.most
         if used != self._marked:

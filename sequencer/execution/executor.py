@@ -197,7 +197,7 @@ class Executor:
         return max(end, self._received(session)) if end else end
 
     def take_unproven(self) -> list[str]:
-        """Return the sessions merged since the last call without reading the copies here."""
+        """Return the sessions merged further since the last call, but not from copies here."""
         sessions, self.unproven = list(self.unproven), {}
         return sessions
 
@@ -464,8 +464,8 @@ class Executor:
 def _end_of_emptied(appender: Appender) -> Position:
     """Return the end of the last archived file that is not complete here; `START` if there is none.
 
-    A file counts as complete if its last byte is here: of a file that a copy had emptied, a power
-    cut may bring back a part, which is useless.
+    A file counts as complete only if its last byte is here. After a power cut, a part of a file may
+    be back that was emptied here, and such a part is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):

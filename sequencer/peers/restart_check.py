@@ -130,8 +130,8 @@ class RestartCheck:
     def follow(self, *lists: Iterable[str]) -> None:
         """Adopt the other voters: one list, or two while a change of the members is undecided.
 
-        With two lists, a majority of either suffices, since the voters before the change may still
-        elect a leader and undo the change.
+        With two lists, confirmations by a majority of either list are enough, since the voters
+        before the change may still elect a leader and undo the change.
         """
         self._lists = tuple(map(frozenset, lists))
 

@@ -206,7 +206,7 @@ class SessionLog:
 
 
 class SessionLogs:
-    """SessionLogs: the copies of sessions on a node, and their states; some stay open."""
+    """SessionLogs: reads a node's copies of sessions, and keeps the last used ones open."""
 
     def __init__(
         self,

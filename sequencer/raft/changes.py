@@ -101,9 +101,9 @@ class MemberChanges:
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy of a node's state is known to have been in use before a learner joined.
+        """Whether a copy of a learner's state is known to have been in use before it joined.
 
-        So it is if it founded the cluster, was suspended, or has counted.
+        That holds for a copy that founded the cluster, was suspended, or was part of a majority.
         """
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)

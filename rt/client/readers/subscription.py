@@ -126,13 +126,13 @@ class Subscription:
         """Acknowledge everything up to and including a message, or everything delivered.
 
         Args:
-            upto: a message, a batch, or a position: everything before it is acknowledged. None for
-                everything delivered.
+            upto: a message or a batch, the last to be acknowledged; or a position, before which
+                everything is. None for everything delivered.
             sync: store the acknowledgement durably before this returns; otherwise within a second.
 
         Raises:
             Fenced: another reader has taken the registered cursor.
-            Stopped: the subscription was closed; messages not acknowledged before that come again.
+            Stopped: the subscription was closed; what was not acknowledged is delivered again.
             OSError: the acknowledgement cannot be stored now; it is kept, and stored with the next
                 one.
         """

@@ -384,9 +384,9 @@ class Duties:
         self._paused = why
 
     def _resume(self) -> None:
-        """Report that merging continues, unless the last run could merge nothing.
+        """Report that merging has resumed, unless it is suspended for another reason.
 
-        While merging is suspended, a run does not show whether the disk has room again.
+        A run that may not merge does not show whether the disk has room again.
         """
         if not self._member.execution.suspended:
             _log.warning("merging goes on, after it had paused: %s", self._paused)

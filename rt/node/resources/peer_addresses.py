@@ -12,14 +12,14 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class PeerAddresses:
-    """PeerAddresses: where to dial the other nodes, by the log and by the configuration file.
+    """PeerAddresses: where the log and the configuration file say that other nodes are.
 
     The log's address of a node is tried first. An address is a hint: the node that answers must
     prove its name by a certificate. So the file's address is tried as well, which helps when all
     nodes of a cluster have moved at once.
 
-    Threads: now: replaced whole by the thread that calls `follow`, and never changed; any thread
-        may read it. listener: set once, before any thread starts.
+    Threads: the thread that calls `follow` replaces the mapping `now`, which is never modified, so
+        any thread may read it. `listener` is set once, before any thread starts.
     """
 
     def __init__(self, settings: NodeSettings) -> None:

@@ -168,7 +168,8 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
 def _behind(answer: Mapping[str, Any], when: str) -> int:
     """Return how many of this node's merged messages another node lacked; 0 if unknown.
 
-    `when` names the field of the answer with this node's count: before or after it came.
+    `when` names the field of `answer` that holds this node's own count of messages, as of before or
+    after the other node's answer came.
     """
     theirs = _number(answer, "messages")
     return 0 if theirs is None else (_number(answer, when) or 0) - theirs
