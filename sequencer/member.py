@@ -8,7 +8,6 @@ from rt.errors import Diverged, PeerError
 from rt.position import START, Position
 from sequencer.execution.execution import NO_READERS, Execution, Readers, SnapshotPlan
 from sequencer.execution.executor import Executor
-from sequencer.execution.lone_messages import LoneMessages
 from sequencer.hand_over import HandOver
 from sequencer.journal.journal import Journal
 from sequencer.ledger.digests import encode_digest
@@ -67,7 +66,6 @@ class Member:
         hand_over_ticks: int = HAND_OVER_TICKS,
         dial: Dial = lambda _addresses: None,
         departed: Departed | None = None,
-        lone: LoneMessages | None = None,
     ) -> None:
         """Connect the parts; nothing happens before the first call.
 
@@ -86,7 +84,6 @@ class Member:
                 lacks.
             dial: takes the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed; None if none are known.
-            lone: plans and merges small updates of single sessions.
         """
         self.name = name
         self.engine = engine
@@ -97,10 +94,8 @@ class Member:
         self._journal = journal
         self.transmit = send
         self._has_joined = False  # the restart check is over
-        self.execution = Execution(executor, self.holdings, readers, lone)
-        self.proposals = Proposals(
-            engine, self.holdings, self.execution, planner, now_ns, lone=lone
-        )
+        self.execution = Execution(executor, self.holdings, readers)
+        self.proposals = Proposals(engine, self.holdings, self.execution, planner, now_ns)
         self.membership = Membership(
             name, engine, self.holdings, greeting, dial, departed=departed or Departed()
         )
@@ -235,7 +230,7 @@ class Member:
         membership = self.membership
         if engine.members is not membership.followed or not membership.is_settled:
             self._follow()
-        if engine.leader != self._leader or self.holdings.unreported:
+        if engine.leader != self._leader or (self.holdings.unreported and not engine.leads):
             self._report_changes()
         while True:
             if engine.leads and (

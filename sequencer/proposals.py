@@ -9,13 +9,11 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.latencies import Latencies
 from rt.position import START, Position
 from sequencer.execution.execution import Committed, Execution
-from sequencer.execution.lone_messages import LoneMessages
 from sequencer.ledger.instruction import (
     Instruction,
     Merge,
     decode_instruction,
     demand_readable,
-    encode_merge,
 )
 from sequencer.ledger.seal import SEALED_NOTE, may_follow
 from sequencer.planning.group_join_check import Stuck
@@ -43,8 +41,6 @@ class Proposals:
         execution: Execution,
         planner: Planner,
         now_ns: Callable[[], int],
-        *,
-        lone: LoneMessages | None = None,
     ) -> None:
         """Start with nothing proposed.
 
@@ -54,9 +50,7 @@ class Proposals:
             execution: executes entries; the next instruction is planned on its state.
             planner: plans an instruction from what a majority holds.
             now_ns: the clock for merge times.
-            lone: plans small updates of single sessions.
         """
-        self._lone = lone or LoneMessages()
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # ns from proposal to commit
         self.agreement = Latencies()  # all such times
         self.unreadable = 0  # committed entries, since the start
@@ -74,6 +68,7 @@ class Proposals:
         self._order_was_last = False
         self.undecided: tuple[Entry, Instruction] | None = None  # proposed, not executed here yet
         self._proposed_ns = 0
+        self._exhausted: list[str] = []  # sessions of which the last plan merges all that is due
 
     @property
     def has_orders(self) -> bool:
@@ -144,23 +139,7 @@ class Proposals:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
-        if len(self.waiting.due) == 1 and not self.orders:
-            [session] = self.waiting.due
-            merge = self._lone.plan(
-                session, executor=self._execution.executor, planner=self._planner,
-                holdings=self._holdings, checked=self._execution.copies.checked,
-                time_ns=self._now_ns(),
-            )  # fmt: skip
-            if merge is not None:
-                self._order_was_last = False
-                if self._put_forward(merge, encode_merge(merge)):
-                    self.waiting.due.clear()  # what comes later is noticed when it comes
-                return
-        self._propose_next()
-
-    def _propose_next(self) -> None:
-        """Propose an order, or a merge of all sessions that are due."""
-        ledger = self._execution.executor.ledger
+        ledger, self._exhausted = self._execution.executor.ledger, []
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
         else:  # orders and merges alternate, so that neither delays the other
@@ -175,7 +154,10 @@ class Proposals:
         except Misuse as error:
             _log.error("an instruction is dropped before it is proposed: %s", error)
             return
-        if not self._put_forward(instruction, command) and self._order_was_last:
+        if self._put_forward(instruction, command):
+            for session in self._exhausted:  # what comes later is noticed when it comes
+                self.waiting.due.pop(session, None)
+        elif self._order_was_last:
             self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
 
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
@@ -245,11 +227,13 @@ class Proposals:
     def _next_merge(self) -> Merge | None:
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
         checked = self._execution.copies.checked
-        agreed = {session: self._holdings.agreed(session) for session in self.waiting.due}
-        carried = planner.carrier.ends(agreed, own, ledger.merged_to, checked)
+        agreed = dict[str, Position]()
+        for session in self.waiting.due:
+            agreed[session] = self._holdings.agreed(session)
+        carried = planner.carrier.ends(agreed, own, ledger.sessions, checked)
         due, unopened = dict[str, Position](), list[str]()
         for session, held in agreed.items():
-            end, merged = carried.get(session, held), ledger.merged_to(session)
+            end, merged = carried.get(session, held), ledger.sessions.get(session, START)
             if end > merged:
                 due[session] = end
                 if not merged and not self.may_begin(session):
@@ -259,11 +243,21 @@ class Proposals:
         self.waiting.keep([*planner.carrier.left_over, *due])
         if not due:
             return None
-        # The planner reads headers, so it plans only what is here.
-        mine = planner.readable(due, own, checked)
+        # The planner reads headers, so it plans only what is here, as all carried bytes are.
+        mine = planner.readable(due, own, checked) if len(carried) < len(due) else due
         for session in unopened:
             mine.pop(session, None)
-        merge = planner.plan(ledger, mine, self._now_ns())
+        merge = self._planned(due, mine)
+        return merge and planner.carrier.fill(merge, agreed)
+
+    def _planned(self, due: Mapping[str, Position], mine: Mapping[str, Position]) -> Merge | None:
+        """Plan what is here of the due sessions, and note which of them need no further look."""
+        planner = self._planner
+        merge = planner.plan(self._execution.executor.ledger, mine, self._now_ns())
         if planner.idle:  # the others wait until this node's copy grows
             self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
-        return merge and planner.carrier.fill(merge, agreed)
+        if merge is not None:
+            for each in merge.slices:
+                if each.end >= due[each.session]:
+                    self._exhausted.append(each.session)
+        return merge

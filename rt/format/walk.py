@@ -36,28 +36,25 @@ class Walk:
         other._expected, other._tag = self._expected, self._tag
         return other
 
-    def past(self, new: Range, size: int) -> "Walk":
-        """Return a walk at the end of a range of `size` bytes that begins here.
+    def past(self, header: Header, new: Range) -> "Walk":
+        """Return a walk at the end of a range that begins here and whose frames were checked.
 
-        Call this only for a range whose frames were checked. The result is the same as after
-        `begin_range` and a `step` for each frame.
-        """
-        other = Walk.__new__(Walk)
-        other.position, other.merged = Position(self.position + size), self.merged
-        other.left, other.range = 0, new
-        other._expected, other._tag = new.first + new.length, session_tag(new.session)
-        return other
+        It is the walk that a `step` for the range frame and for each session frame leads to.
 
-    def begin_range(self, header: Header, new: Range) -> None:
-        """Step over a range frame just encoded from `new`, like `step`, without decoding it.
+        Args:
+            header: the header of the range frame.
+            new: the range, whose frame was just encoded.
 
         Raises:
             FrameError: no range frame may come next here.
         """
         if self.left or not self.merged or header.position != self.position:
             raise FrameError("no range frame may follow here")
-        self._enter(new)
-        self.position = Position(self.position + header.size)
+        other = Walk.__new__(Walk)
+        other.position = Position(self.position + header.size + new.length)
+        other.merged, other.left, other.range = True, 0, new
+        other._expected, other._tag = new.first + new.length, session_tag(new.session)
+        return other
 
     def skip_range(self) -> None:
         """Skip the rest of the current range."""

@@ -10,7 +10,6 @@ from rt.limits import MIB
 from rt.position import Position
 from sequencer.execution.copies import Copies
 from sequencer.execution.executor import Executor
-from sequencer.execution.lone_messages import LoneMessages
 from sequencer.ledger.digests import Digests
 from sequencer.ledger.instruction import Instruction, Merge, Slice, lives_of
 from sequencer.ledger.ledger import Ledger, MergedEnds, decode_ledger
@@ -72,7 +71,6 @@ class Execution:
         executor: Executor,
         holdings: Holdings,
         readers: Readers = NO_READERS,
-        lone: LoneMessages | None = None,
     ) -> None:
         """Start with an empty queue.
 
@@ -80,9 +78,7 @@ class Execution:
             executor: started from the latest snapshot.
             holdings: how much of each session this node holds.
             readers: readers of the merged log on this node.
-            lone: merges a small update of one session.
         """
-        self._lone = lone or LoneMessages()
         executor.held = holdings.own
         self.executor = executor
         self.copies = Copies(executor, holdings)
@@ -147,42 +143,21 @@ class Execution:
         Raises:
             OSError, CorruptLog: as `Executor.execute`.
         """
-        if len(self.queue) != 1 or self.suspended:
-            self._run_queue()
-            return
-        entry, instruction = self.queue[0]
-        if (
-            not isinstance(instruction, Merge)
-            or entry.index <= self._adopted_index
-            or not self._lone.merge(entry, instruction, self.executor)
-        ):
-            self._run_queue()
-            return
-        self.queue.popleft()
-        if self.executor.unproven:
-            self.copies.doubt(self.executor.take_unproven())
-        session = instruction.slices[0].session
-        self._sessions.append(session)
-        self.carried, self.done_index, self._lacked = {session}, entry.index, None
-        self.digests.remember(self.executor.ledger)
-        self.readers.notify()
-
-    def _run_queue(self) -> None:
+        executor = self.executor
         known, left = len(self._sessions), SLICE
-        traffic = self.executor.traffic
-        end_bytes = traffic.bytes + SLICE_BYTES
-        while left and traffic.bytes < end_bytes and self.queue:
-            if not self._is_ready():
+        end_bytes = executor.traffic.bytes + SLICE_BYTES
+        while self.queue and left and executor.traffic.bytes < end_bytes:
+            if self.suspended or executor.lacks_log or executor.is_stranded:
                 break
-            merge = self.queue[0].instruction
-            if isinstance(merge, Merge) and self._lacking(merge) is not None:
-                self.executor.check_end(merge)
+            entry, instruction = self.queue[0]
+            if isinstance(instruction, Merge) and self._lacking(instruction) is not None:
+                executor.check_end(instruction)
                 break
             left -= 1
-            self._execute(*self.queue[0])
+            self._execute(entry, instruction)
             self.queue.popleft()
             self._lacked = None
-            self.digests.remember(self.executor.ledger)
+            self.digests.remember(executor.ledger)
         if len(self._sessions) > known:
             self.readers.notify()
 

@@ -413,12 +413,10 @@ class Executor:
             appender.cut(position)
         if not appender.is_open:
             appender.begin_file(position)
-        after = appender.walk.copy()
-        after.begin_range(frame.header, merged)
         every, length = [frame.header], merged.length
         for header, _ in read:
-            after.step(header)
             every.append(header)
+        after = appender.walk.past(frame.header, merged)
         if length < _COPY_FROM_BYTES:
             data = known or self._taken(merged, read)
             appender.append((*frame.parts, data), every, after)

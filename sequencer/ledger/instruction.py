@@ -208,10 +208,14 @@ def encode_instruction(instruction: Instruction) -> bytes:
 def demand_readable(instruction: Instruction) -> bytes:
     """Return the encoded command, after checking that every node can read it.
 
+    A merge is planned from frames that were checked when they came, so it is not decoded again.
+
     Raises:
         Misuse: the command is too large, or a number in it is out of range.
     """
     try:
+        if isinstance(instruction, Merge):
+            return encode_merge(instruction)
         command = encode_instruction(instruction)
         decode_instruction(command)
     except (struct.error, PeerError) as error:

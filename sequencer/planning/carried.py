@@ -49,7 +49,7 @@ class Carrier:
         self,
         agreed: Mapping[str, Position],
         own: Mapping[str, Position],
-        merged_to: Callable[[str], Position],
+        merged: Mapping[str, Position],
         checked: Container[str],
     ) -> dict[str, Position]:
         """Return the ends of the sessions whose new bytes instructions should carry.
@@ -57,19 +57,19 @@ class Carrier:
         Args:
             agreed: the end that a majority holds durably, for each session to consider.
             own: per session, the end this node holds durably.
-            merged_to: returns a session's merged end.
+            merged: each session's merged end.
             checked: the sessions whose copies here are known to hold the merged bytes.
         """
         found, left, self.left_over = dict[str, Position](), CARRIED_BYTES_MAX, []
         if not self.is_allowed():
             return found
         for session, held in agreed.items():
-            durable, merged = own.get(session, START), merged_to(session)
+            durable, after = own.get(session, START), merged.get(session, START)
             # a copy without a durable byte may be of a log that is not agreed on yet
-            if not durable or durable - merged > CARRIED_BYTES_MAX:
+            if not durable or durable - after > CARRIED_BYTES_MAX:
                 continue
             here = self._received(session)
-            size = here - merged
+            size = here - after
             if held < here and 0 < size <= CARRIED_BYTES_MAX and session in checked:
                 if size > left:
                     self.left_over.append(session)

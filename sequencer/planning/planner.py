@@ -7,7 +7,7 @@ from rt.errors import SessionDiverged
 from rt.limits import MIB
 from rt.log.write.recent_frames import Heading
 from rt.position import START, Position
-from sequencer.ledger.founded import obstacle
+from sequencer.ledger.founded import FOUNDED_NOTE, obstacle
 from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.seal import SEALED_NOTE, seal_of
@@ -89,7 +89,10 @@ class Planner:
         """
         self.idle = []
         self._searching.clear()
-        waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
+        waiting, merged = list[str](), ledger.sessions
+        for name, end in durable.items():
+            if end > merged.get(name, START):
+                waiting.append(name)
         if not waiting:
             return None
         start = self._turn % len(waiting)
@@ -118,9 +121,10 @@ class Planner:
             self.stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
             return None
         log = self.logs[name]
-        after = ledger.merged_to(name)
-        first = log.next_place(after)
-        known = log.manifest
+        known, after = log.manifest, ledger.sessions.get(name, START)
+        # In its active file, a session goes on where its merged bytes end.
+        is_active = after.offset and after.file not in known.rolled
+        first = after if is_active else log.next_place(after)
         if first.file in known.archived:
             # Or it was merged by an instruction that this node has yet to execute.
             self.stuck[name] = Stuck(
@@ -128,16 +132,16 @@ class Planner:
                 f"merged here; rt session adopt {name} lets it continue with what is there"
             )
             return None
-        rolled = known.rolled_end(first.file)
+        rolled = None if is_active else known.rolled_end(first.file)
         file_end = durable if durable.file == first.file else first.file
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
         identity = known.identity
         group, created_ns = (identity.group, identity.created_ns) if identity else ("", 0)
-        if words := obstacle(ledger, name, group, created_ns):
+        if FOUNDED_NOTE in ledger.notes and (words := obstacle(ledger, name, group, created_ns)):
             self.stuck[name] = Stuck(words)
             return None
-        watermark = ledger.watermark(f"group {group}" if group else name)
+        watermark = ledger.watermarks.get(f"group {group}" if group else name, 0)
         ends = rolled is not None and file_end == first.file + rolled
         try:
             made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
@@ -182,7 +186,10 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()
-    for header, raw in _whole(log, first, end, limit, ends=ends):
+    found = log.headers(first, end, limit)
+    if not (found and found[-1].header.messages):
+        found = _whole(log, first, end, limit, found, ends=ends)
+    for header, raw in found:
         repeats = min(max(0, upcoming - header.sequence), header.messages)
         if repeats and messages > skip:
             break
@@ -199,15 +206,12 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
 
 
 def _whole(
-    log: SessionLog, first: Position, end: Position, limit: int, *, ends: bool
+    log: SessionLog, first: Position, end: Position, limit: int, found: list[Heading], *, ends: bool
 ) -> list[Heading]:
-    """Return the headers of up to `limit` bytes of frames.
+    """Return the headers of up to `limit` bytes of frames, `found` or more.
 
     Trailing control frames are left out, except at the end of the file if `ends` is set.
     """
-    found = log.headers(first, end, limit)
-    if found and found[-1].header.messages:
-        return found
     taken = sum(each.header.size for each in found)
     if not any(each.header.messages for each in found) and first + taken < end:
         return found + log.headers(Position(first + taken), end, limit)  # the limit was too low

@@ -51,7 +51,6 @@ from sequencer.raft.consensus import EngineRole, Entry, EntryKind
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation
-from .compared_lone import ComparedLoneMessages
 from .copying import NodeFiles, Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
@@ -302,7 +301,7 @@ class MergeNode(SimNode):
                 lambda: self._serve(self.member.executor.ledger.end),
                 lambda: self.life % 2 == 1,  # in every other life there is a reader here
             ),
-            hand_over_ticks=HAND_OVER_TICKS, lone=ComparedLoneMessages(),
+            hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
         member.node = self
         if ledger.is_new:

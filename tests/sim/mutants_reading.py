@@ -109,7 +109,7 @@ def a_lease_is_forgotten_unconditionally() -> list[Patch]:
 def an_order_is_lost_while_leadership_moves() -> list[Patch]:
     """An order that is lost while leadership moves delays its client, and others, by 10 s."""
     right = "self.orders.appendleft(instruction)"
-    return [rewritten(Proposals, "_propose_next", right, "pass")]
+    return [rewritten(Proposals, "propose", right, "pass")]
 
 
 @reading

@@ -181,7 +181,7 @@ def test_an_outsider_with_a_good_certificate_changes_nothing() -> None:
     assert live(9, "engine-takes-append-from-a-learner")[1]
     assert live(9, "removed-node-still-heard")[1]
     assert "n9, which no log lists" in live(6, "hear-does-not-ask-for-membership")[1]
-    assert "unreadable instruction" in live(19, "entry-that-cannot-be-decoded-ends-the-node")[1]
+    assert "PeerError" in live(19, "entry-that-cannot-be-decoded-ends-the-node")[1]
 
 
 @pytest.mark.faults

@@ -72,7 +72,7 @@ class Bench:
         sessions = sessions or ("jfk",)
         agreed = {each: self.holdings.agreed(each) for each in sessions}
         return self.carrier.ends(
-            agreed, self.holdings.own, self.ledger.merged_to, sessions if checked else ()
+            agreed, self.holdings.own, self.ledger.sessions, sessions if checked else ()
         )
 
     def plan(self) -> Merge:

@@ -36,10 +36,12 @@ class Leader:
     leads, leader = True, "a"
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.index = ledger, 0
+        self.ledger, self.index, self.refuses = ledger, 0, False
 
     def propose(self, command: bytes) -> SimpleNamespace:
-        """Execute a proposal at once."""
+        """Execute a proposal at once, unless leadership moves."""
+        if self.refuses:
+            raise Refused("leads", "another is to lead")
         merge = decode_instruction(command)
         assert isinstance(merge, Merge)
         for each in merge.slices:
@@ -342,8 +344,25 @@ def test_an_order_is_under_way_until_it_is_executed(tmp_path):
     assert not bench.proposals.is_under_way(mine)
 
 
+@pytest.mark.parametrize("outcome", ["taken", "in part", "refused"])
+def test_a_session_is_looked_at_again_only_while_more_of_it_is_due(tmp_path, outcome):
+    """Each session was looked at twice a message; one that is not proposed whole must be."""
+    bench = Bench(tmp_path, "a")
+    with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
+        for _ in range(3):
+            publisher.publish(b"one" * 40)
+            publisher.flush("written")
+    bench.hold("jfk", place(tmp_path, "jfk"))
+    if outcome == "in part":
+        bench.ledger.file_bytes_max = 400
+    bench.leader.refuses = outcome == "refused"
+    bench.proposals.propose()
+    assert list(bench.proposals.waiting.due) == ([] if outcome == "taken" else ["jfk"])
+    assert bool(bench.ledger.sessions) == (outcome != "refused")
+
+
 def test_what_another_entry_took_the_place_of_is_looked_at_again(tmp_path):
-    """A lone message is looked at no more once it is proposed; it waited for the next one."""
+    """A message is looked at no more once it is proposed; it waited for the next one."""
     bench = Bench(tmp_path, "a")
     part = Slice("jfk", START, START, 88, 1, 0, 0, 1)
     entry = Entry(7, 1, b"", EntryKind.COMMAND)

@@ -112,7 +112,7 @@ class Node:
         """Plan what was received, and carry it."""
         agreed = {"jfk": START}
         ends = self.planner.carrier.ends(
-            agreed, self.holdings.own, self.executor.ledger.merged_to, self.copies.checked
+            agreed, self.holdings.own, self.executor.ledger.sessions, self.copies.checked
         )
         merge = self.planner.plan(self.executor.ledger, ends, 1)
         assert merge is not None

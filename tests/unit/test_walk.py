@@ -39,30 +39,15 @@ def test_consecutive_frames_are_taken_and_end_where_the_bytes_do(counts):
     assert walk.at_boundary
 
 
-@given(st.integers(1, 40))
-def test_a_range_that_was_just_made_is_entered_as_if_it_was_read(count):
-    """The merge writes what it has encoded itself, and need not decode it again."""
-    made = frames(count)
-    new = range_over(made)
-    frame = new.frame(0)
-    walks = [Walk(Position(0), merged=True) for _ in range(2)]
-    walks[0].step(frame.header, frame.parts[1])
-    walks[1].begin_range(frame.header, new)
-    for walk in walks:
-        walk.step(made[0].header)
-    one, other = ((each.position, each.range, each.left) for each in walks)
-    assert one == other
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.lists(st.integers(1, 40)))
 def test_a_walk_past_checked_frames_ends_as_one_that_steps_over_them(counts, more):
-    """A lone message is merged without a step for each of its frames."""
+    """The merge writes what it has encoded itself, and need not decode it again."""
     made, later = frames(*counts), frames(*more)
     new = range_over(made)
     frame = new.frame(0)
     stepped = Walk(Position(0), merged=True)
-    past = stepped.past(new, frame.header.size + new.length)
-    stepped.begin_range(frame.header, new)
+    past = stepped.past(frame.header, new)
+    stepped.step(frame.header, frame.parts[1])
     for each in made:
         stepped.step(each.header)
     one, other = ((each.position, each.left, each.at_boundary) for each in (stepped, past))
@@ -80,10 +65,10 @@ def test_a_range_that_was_just_made_is_refused_where_none_may_begin(place):
     walk = Walk(Position(8 * (place == "elsewhere")), merged=place != "in a session")
     frame = new.frame(0)
     if place == "inside a range":
-        walk.begin_range(frame.header, new)
+        walk.step(frame.header, frame.parts[1])
         frame = new.frame(walk.position)
     with pytest.raises(FrameError, match="may follow here"):
-        walk.begin_range(frame.header, new)
+        walk.past(frame.header, new)
 
 
 @given(st.permutations(range(5)))
