@@ -1,4 +1,8 @@
-"""A log-shipping reliable transport: publish to a local log, merge by Raft, read everywhere."""
+"""A log-shipping reliable transport: publish to a local log, merge by Raft, read everywhere.
+
+The names that programs use, each imported when it is asked for; no module of ours imports them
+from here.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

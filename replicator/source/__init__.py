@@ -1,4 +1,4 @@
 """The sending side of one log: its decisions, and how it reads and sends.
 
-Imports `wire`; imported by `push`, `serve` and `repair`.
+Imports `wire`; imported by `push` and `serve`.
 """

@@ -1,1 +1,4 @@
-"""The demo: a whole stream on real data."""
+"""The demo: a whole stream on real data.
+
+It may import everything, commands too; nothing imports it, and `rt demo` finds it by name.
+"""

@@ -1,1 +1,4 @@
-"""A log directory on disk: writing, reading, watching and following it."""
+"""A log directory on disk: writing, reading, watching and following it.
+
+Imports `rt.format`, `rt.config` and what is below them; everything above may import its rooms.
+"""

@@ -1,1 +1,4 @@
-"""Copies rolled files to other stores, and reads logs back from there."""
+"""Copies rolled files to other stores, and reads logs back from there.
+
+Imports `rt.log` and what is below it; everything above may import it.
+"""

@@ -1,4 +1,4 @@
 """Executes committed instructions on a node's files.
 
-Imports `ledger` and `planning`; imported by the member.
+Imports `ledger`, `planning` and `raft`; imported by the member and nodes.
 """

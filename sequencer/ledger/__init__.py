@@ -1,4 +1,4 @@
 """The replicated state machine (`Ledger`) and its commands (instructions).
 
-Imports nothing else of the sequencer; any room may import it.
+Imports `raft`; the rooms of planning and execution, nodes and the edges may import it.
 """

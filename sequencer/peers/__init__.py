@@ -1,4 +1,4 @@
 """Connections between nodes, and the messages in which nodes report about themselves.
 
-Imports `raft`; imported by the member and by nodes.
+Imports `journal` and `raft`; imported by the member and by nodes.
 """

@@ -1,4 +1,4 @@
 """Planning: how a leader tracks every node's copies, and plans the next instruction.
 
-Imports `ledger`; imported by `execution` and the member.
+Imports `ledger` and `raft`; imported by `execution`, the member and nodes.
 """

@@ -1,4 +1,4 @@
 """The commands that make, run and change a cluster.
 
-Imports `common` and `process`; imported by `rt.cli.program` only, by name.
+Imports `common`, `process` and `data`; imported by `rt.cli.program`, by name, and the demo.
 """

@@ -1,4 +1,5 @@
 """The commands that move messages: publish, push, pull, subscribe.
 
-Imports `common` and `process`; imported by `rt.cli.program` only, by name.
+Imports `common` and `process`; imported by `rt.cli.program`, by name,
+`manage`, `cluster` and the demo.
 """

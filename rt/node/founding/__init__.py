@@ -1,4 +1,4 @@
 """Founding a cluster: its nodes' files, and the state that it may continue from.
 
-Imports `settings`; imported by `host` and the edges.
+Imports nothing of `rt.node`; imported by `admin`, `host`, clients and the edges.
 """

@@ -1,4 +1,4 @@
 """A node's copies of sessions: receiving, syncing, dropping and relaying them.
 
-Imports `settings`; imported by `agree`, `retain`, `sessions` and `host`.
+Imports `resources`; imported by `agree`, `retain`, `sessions` and `host`.
 """

@@ -1,4 +1,4 @@
 """Readers' notes in the ledger: registered cursors, groups, and the files they pin.
 
-Imports `settings`; any other room may import it.
+Imports `settings`; the rooms above it, and the node's pages, may import it.
 """

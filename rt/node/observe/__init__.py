@@ -1,4 +1,4 @@
 """A node as seen from outside, without waiting for its threads.
 
-Imports any room but `host`; imported by `admin`, `host` and the edges.
+Imports any room but `host` and `admin`; imported by `host`, clients and the edges.
 """
