@@ -125,7 +125,7 @@ class SourceChannel:
         found = false_claim(ack, sent, log_end)
         if found is not None:
             raise self._refused(found)
-        self.acked = ack.received
+        self.acked = ack.written
 
     def verify(self) -> None:
         """Check every byte of frames sent and not acknowledged, in the first file that has any.

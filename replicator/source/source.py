@@ -112,8 +112,8 @@ def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | Non
             to have, if nothing was sent.
         log_end: the end of the source's log.
     """
-    if not ack.durable <= ack.received <= sent:
-        words = f"the sink acknowledges up to {ack.received} and was sent up to {sent}"
+    if not ack.durable <= ack.written <= sent:
+        words = f"the sink acknowledges up to {ack.written} and was sent up to {sent}"
         return Difference("protocol", words)
     if max(ack.replicated, ack.merged) > log_end:
         end = max(ack.replicated, ack.merged)

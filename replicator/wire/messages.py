@@ -113,7 +113,7 @@ class Ack(NamedTuple):
     """Ack: how far a session has come at the sink; on one connection no position decreases."""
 
     channel: int
-    received: Position  # written at the sink
+    written: Position  # written at the sink, perhaps not yet synced
     durable: Position  # synced at the sink
     replicated: Position  # durable on a majority of the nodes, as far as the sink knows
     merged: Position  # in the merged log

@@ -192,13 +192,13 @@ def test_a_log_has_a_bounded_number_of_files_without_a_frame(tmp_path):
 # Acknowledgements
 
 
-@pytest.mark.parametrize("beyond", ["received", "durable", "replicated", "merged"])
+@pytest.mark.parametrize("beyond", ["written", "durable", "replicated", "merged"])
 def test_an_acknowledgement_of_what_was_never_sent_ends_the_channel(tmp_path, beyond):
     """Files are truncated on its strength: one node's lie once took two of them."""
     log = Log(tmp_path / "source").write(100)
     dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
     taken, end = len(dialogue.acks), log.appender.end
-    ends = dict.fromkeys(("received", "durable", "replicated", "merged"), end)
+    ends = dict.fromkeys(("written", "durable", "replicated", "merged"), end)
     ends[beyond] = Position((1 << 63) - 1)
     dialogue.sink_pipe.send(encode(Ack(0, *ends.values(), START)))
     dialogue.source.turn()

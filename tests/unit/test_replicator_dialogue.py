@@ -682,7 +682,7 @@ def test_a_sink_that_merges_later_is_not_woken_for_the_merge(source, sink):
     assert (dialogue.schedule.wake.sets, len(dialogue.acks)) == (sets, acked)
     clock.now_s += 0.025
     dialogue.talk().close()
-    assert [(each.received, each.merged) for each in dialogue.acks[acked:]] == [(end, end)]
+    assert [(each.written, each.merged) for each in dialogue.acks[acked:]] == [(end, end)]
 
 
 def test_a_sink_that_merges_late_acknowledges_the_merge_at_once_and_nothing_before(source, sink):
