@@ -3,20 +3,12 @@
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
-from replicator.host import Bell
+from replicator.host import Bell, Host
 from replicator.sink.channel import SinkChannel
 
 _NEVER_S: Final = float("inf")
-
-
-class Rank(Protocol):
-    """Rank: a node's place in the order in which the nodes merge a stream."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this node merges before the others, so sources wait for its reply."""
 
 
 class ChannelBell:
@@ -74,7 +66,7 @@ class AckSchedule:
         self,
         wake: Bell,
         patience_s: float = 0.0,
-        rank: Rank | None = None,
+        host: Host | None = None,
         *,
         later_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -85,9 +77,9 @@ class AckSchedule:
             wake: set to have the connection acknowledge.
             patience_s: how long an acknowledgement of durable bytes is delayed if they are not
                 merged yet. They usually are merged soon, and one acknowledgement reports both.
-            rank: whether this node merges before the others, so that sources wait for its reply.
-                On any other node all acknowledgements are delayed, and one reports many merges.
-                None counts as the first node.
+            host: knows whether this node merges before the others, so that sources wait for its
+                reply. On any other node all acknowledgements are delayed, and one reports many
+                merges. None counts as the first node.
             later_s: how long acknowledgements are delayed on a node that is not the first; None for
                 `patience_s`.
             clock: a monotonic clock, in seconds.
@@ -98,7 +90,7 @@ class AckSchedule:
         self.pause_s = _NEVER_S  # until something is due, as of the last call of `due`
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
-        self._rank = rank
+        self._host = host
         self._clock = clock
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # latest time to acknowledge, by channel
@@ -113,7 +105,7 @@ class AckSchedule:
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
         self._expected.discard(channel)
-        if channel in self._waiting and self._rank is not None and not self._rank.is_first:
+        if channel in self._waiting and self._host is not None and not self._host.is_first:
             return False  # it is already due to be acknowledged
         if channel in self._news:
             return False  # the connection has yet to check, and will
@@ -127,7 +119,7 @@ class AckSchedule:
         announces the merge need not wake the connection. If they are merged later, the bell
         acknowledges them.
         """
-        if channel not in self._waiting and self._rank is not None and not self._rank.is_first:
+        if channel not in self._waiting and self._host is not None and not self._host.is_first:
             self._expected.add(channel)
             self._waiting[channel] = self._clock() + self._later_s
 
@@ -141,7 +133,7 @@ class AckSchedule:
                 self._waiting.pop(channel, None)
                 due.append(channel)
             else:
-                is_first = self._rank is None or self._rank.is_first
+                is_first = self._host is None or self._host.is_first
                 wait_s = self._patience_s if is_first else self._later_s
                 self._waiting.setdefault(channel, now_s + wait_s)
         for each, at_s in list(self._waiting.items()):
@@ -163,7 +155,7 @@ class AckSchedule:
             reached = channel.inbox.confirmations
             is_merging = reached.merged < reached.received
             is_late = channel.channel in self._overdue
-            if is_merging or not (is_late or self._rank is None or self._rank.is_first):
+            if is_merging or not (is_late or self._host is None or self._host.is_first):
                 return False
         self._overdue.discard(channel.channel)
         self._news.discard(channel.channel)
