@@ -87,12 +87,12 @@ def _rendered() -> tuple[Times, tuple[float, float, float], Times, float]:
     with directory() as root:
         (place,) = init_local_cluster(root, STREAM, 1)
         node = Node(load(NodeSettings, place.config, "node", {}, {"reserve": 0}), founding=True)
-        node.lookout.pause_s = 3600.0
+        node.periodic_sampler.pause_s = 3600.0
         node.start()
         site = NodeSite(node, RecentEvents())
         try:
-            node.lookout.look()
-            node.lookout.sample = _crowded(node.lookout.sample)
+            node.periodic_sampler.look()
+            node.periodic_sampler.sample = _crowded(node.periodic_sampler.sample)
             registry = CollectorRegistry(auto_describe=False)
             registry.register(SiteCollector(site))
             scrape = _times_ms(lambda: generate_latest(registry))
@@ -187,7 +187,7 @@ def _looking(count: int, rounds: int) -> tuple[float, float]:
 
     Returns:
         The median processor time of a message, in us; how much of a core the threads of the port
-        and of the lookout take while a page is open, in percent, less what they take when no one
+        and of the sampler take while a page is open, in percent, less what they take when no one
         looks: what a node that is busy has less for messages.
     """
     port = _free_port()

@@ -9,8 +9,8 @@ from rt.log.read.start import Start
 from rt.names import parse_glob
 from rt.offload.store import open_store
 from rt.position import START
+from rt.spark.reading.log_paths import log_paths
 from rt.spark.reading.options import Edges, Keys, ReadOptions, Selection
-from rt.spark.reading.places import log_paths
 from rt.spark.reading.plan import parsed_edge, take_snapshots
 
 

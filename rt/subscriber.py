@@ -16,7 +16,7 @@ from rt.format.where import Where
 from rt.log.files.continued import ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.fork_guard import ForkGuard
-from rt.log.notify.in_process_notify import News, local_news, place_of
+from rt.log.notify.in_process_notify import News, in_process_notify, place_of
 from rt.log.notify.watch import POLL_S, Wake, Watch
 from rt.log.read.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.read.in_use import InUse
@@ -373,8 +373,8 @@ class _Waiter:
         left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
         if not self._listens:
             self._listens = True
-            local_news.listen(self._place.stream, self._heard)
-        elif self._mode != "poll" and local_news.is_written(self._place):
+            in_process_notify.listen(self._place.stream, self._heard)
+        elif self._mode != "poll" and in_process_notify.is_written(self._place):
             self._close_watch()
             self.wake.wait(min(POLL_S, left_s))
         elif self._watch is None:
@@ -396,7 +396,7 @@ class _Waiter:
 
     def close(self) -> None:
         """Close the descriptors."""
-        local_news.ignore(self._place.stream, self._heard)
+        in_process_notify.ignore(self._place.stream, self._heard)
         self._release()
 
     def _release(self) -> None:

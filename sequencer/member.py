@@ -57,7 +57,7 @@ class Member:
         *,
         engine: Raft,
         journal: Journal,
-        greeting: RestartCheck,
+        restart_check: RestartCheck,
         executor: Executor,
         planner: Planner,
         now_ns: Callable[[], int],
@@ -74,7 +74,7 @@ class Member:
             members: all nodes, until the first call of `run`; then those of the engine's log.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
-            greeting: the restart check; this node joins the consensus once it is over.
+            restart_check: the restart check; this node joins the consensus once it is over.
             executor: started from the same snapshot.
             planner: reads this node's copies of sessions.
             now_ns: the clock for merge times.
@@ -87,17 +87,17 @@ class Member:
         """
         self.name = name
         self.engine = engine
-        self.reads = LatestReads(engine, greeting.claim.chain.nonce >> 3)
+        self.reads = LatestReads(engine, restart_check.claim.chain.nonce >> 3)
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
-        self.greeting, self.executor = greeting, executor
+        self.restart_check, self.executor = restart_check, executor
         self._journal = journal
         self.transmit = send
         self._has_joined = False  # the restart check is over
         self.execution = Execution(executor, self.holdings, readers)
         self.proposals = Proposals(engine, self.holdings, self.execution, planner, now_ns)
         self.membership = Membership(
-            name, engine, self.holdings, greeting, dial, departed=departed or Departed()
+            name, engine, self.holdings, restart_check, dial, departed=departed or Departed()
         )
         self._verdicts = RemovalVerdicts()
         self.unheard: dict[str, int] = {}  # number of refused messages by sender
@@ -133,7 +133,7 @@ class Member:
         try:
             if kind != CONSENSUS:
                 self._take(kind, sender, body)
-            elif self._has_joined or self.greeting.is_over:
+            elif self._has_joined or self.restart_check.is_over:
                 self._has_joined = True
                 self.engine.step(sender, body)
         except UnheardError:
@@ -164,11 +164,11 @@ class Member:
 
     def tick(self) -> None:
         """Let one unit of time pass."""
-        self.greeting.tick()
+        self.restart_check.tick()
         self.membership.tick()
-        if self.greeting.is_over:
+        if self.restart_check.is_over:
             self.engine.tick()
-        if self.greeting.ticks % WHOLE_REPORT_TICKS == 0:
+        if self.restart_check.ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self.membership.announcement())
@@ -176,13 +176,13 @@ class Member:
                 self._send_all(_WANT_STATE)
         if self.engine.leads:
             self.proposals.waiting.tick()
-            if self.greeting.ticks % DIGEST_TICKS == 0 and not self.executor.is_half_done:
+            if self.restart_check.ticks % DIGEST_TICKS == 0 and not self.executor.is_half_done:
                 self._send_all(_DIGEST + encode_digest(self.executor.ledger))
             self._hand_over.tick()
 
     def gone(self, member: str) -> None:
         """Record that a member's process has ended; if it led, an election follows soon."""
-        if self.greeting.is_over:
+        if self.restart_check.is_over:
             self.engine.gone(member)
 
     def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
@@ -244,7 +244,7 @@ class Member:
                 self._execute()
             if ready is None:
                 break
-        if self.greeting.is_due:
+        if self.restart_check.is_due:
             self._greet()
         return execution.take_sessions()
 
@@ -315,15 +315,15 @@ class Member:
         this message as durable here.
         """
         status = self.engine.status()
-        self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
+        self.restart_check.advance(Reach(status.term, min(status.commit, status.durable)))
         for member in self.holdings.others:
-            self.transmit(member, _HELLO + self.greeting.hello(member))
+            self.transmit(member, _HELLO + self.restart_check.hello(member))
 
     def _take_hello(self, sender: str, body: bytes) -> None:
-        if self.greeting.take(sender, body):
-            self.transmit(sender, _HELLO + self.greeting.hello(sender))
-        if self.greeting.finding and not self._took_part():
-            self._journal.disown(self.greeting.finding)
+        if self.restart_check.take(sender, body):
+            self.transmit(sender, _HELLO + self.restart_check.hello(sender))
+        if self.restart_check.finding and not self._took_part():
+            self._journal.disown(self.restart_check.finding)
 
     def _took_part(self) -> bool:
         """Whether this node may have voted or followed a leader since it started.
@@ -333,8 +333,8 @@ class Member:
         undid is already lost, and stopping the node could leave no majority.
         """
         status = self.engine.status()
-        is_later = status.term > self.greeting.claim.begun.term
-        return self.greeting.is_over and (is_later or bool(status.leader))
+        is_later = status.term > self.restart_check.claim.begun.term
+        return self.restart_check.is_over and (is_later or bool(status.leader))
 
     def _report_changes(self) -> None:
         """Report changed holdings to the leader; if it is a new one, report all to all members."""

@@ -88,7 +88,7 @@ class Membership:
         name: str,
         engine: Raft,
         holdings: Holdings,
-        greeting: RestartCheck,
+        restart_check: RestartCheck,
         dial: Dial,
         *,
         departed: Departed,
@@ -99,13 +99,13 @@ class Membership:
             name: this node.
             engine: its log has the configuration.
             holdings: what all members hold.
-            greeting: the restart check with all voters.
+            restart_check: the restart check with all voters.
             dial: takes the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed.
         """
         self._name = name
         self._engine, self._holdings, self._dial = engine, holdings, dial
-        self.greeting = greeting
+        self.restart_check = restart_check
         self.followed: Configuration | None = None
         self.is_settled, self._is_undecided = False, False
         self._announced = Announced()  # the newest of other nodes
@@ -145,7 +145,7 @@ class Membership:
         This is so for nodes that were away while all others were replaced: they hear only each
         other.
         """
-        since = self.greeting.ticks - CUT_OFF_TICKS
+        since = self.restart_check.ticks - CUT_OFF_TICKS
         if since < 0 or self._engine.leader:
             return False
         heard = sum(ticks > since for ticks in self._heard.values())
@@ -218,7 +218,7 @@ class Membership:
     def note(self, sender: str) -> None:
         """Record that a node was heard."""
         if sender in self.doors.voters or self._is_known(sender):
-            self._heard[sender] = self.greeting.ticks
+            self._heard[sender] = self.restart_check.ticks
 
     def demand(self, sender: str) -> None:
         """Raise `UnheardError` unless a node is a known member."""
@@ -238,7 +238,7 @@ class Membership:
         self._engine.announce(announced.place, announced.seats)
         self._holdings.follow(_voters(change.now), others)
         lists = [newest, change.before] if change.before and not is_behind else [newest]
-        self.greeting.follow(*({*_voters(each)} - {self._name} for each in lists))
+        self.restart_check.follow(*({*_voters(each)} - {self._name} for each in lists))
         self._departed.follow(change)
         self._redial({name: seat.address for name, seat in others.items()})
         self._open_doors(listed, others)

@@ -98,9 +98,9 @@ class RaftosRaft(Raft):
         self._roles.loop.tick()
 
     @property
-    def calm(self) -> Quiescence | None:
+    def quiescence(self) -> Quiescence | None:
         """The quiescence of the only member; None if there are others, as raftos' timers go on."""
-        return super().calm if self.core.roster.now.keys() == {self.core.name} else None
+        return super().quiescence if self.core.roster.now.keys() == {self.core.name} else None
 
     def _begin(self) -> None:
         self._roles = _Roles(self)

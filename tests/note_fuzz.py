@@ -9,7 +9,7 @@ from typing import Any
 from archiver.lease import Lease, new_lease
 from archiver.policy import Policy
 from rt.errors import Misuse
-from rt.node.host.door import CERTIFICATES_NOTE
+from rt.node.host.node_admission import CERTIFICATES_NOTE
 from rt.node.host.note_kinds import demand_note
 from rt.node.notes.pins import pins_of
 from rt.node.notes.reading_group import GROUP_NOTE, RangeClaim, ReadingGroup, groups_of_notes

@@ -60,12 +60,12 @@ PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, 
 
 def fuzz_greeting(chance: Random) -> bool:
     """Read any greeting; only `PeerError` may be raised, and it must be possible to answer it."""
-    greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    restart_check = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
-        greeting.take("n2", bytes(mutated(chance, GREETING)))
+        restart_check.take("n2", bytes(mutated(chance, GREETING)))
     except PeerError:
         return False
-    greeting.hello("n2")
+    restart_check.hello("n2")
     return True
 
 
@@ -77,14 +77,14 @@ def fuzz_announcement(chance: Random) -> bool:
         leader="", members=now, last_change=LastChange(2, 10, now, {}),
         announce=lambda _place, _seats: None,
     )  # fmt: skip
-    greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    restart_check = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     membership = Membership(
-        "n1", engine, Holdings("n1", [*now]), greeting, PeerAddresses(settings).follow,
+        "n1", engine, Holdings("n1", [*now]), restart_check, PeerAddresses(settings).follow,
         departed=Departed(),
     )  # fmt: skip
     membership.follow()
     for _ in range(CUT_OFF_TICKS):
-        greeting.tick()
+        restart_check.tick()
     membership.tick()
     try:
         data = PLACE + pack_configuration(SEATS)

@@ -83,7 +83,7 @@ class ShownNode(Port):
         publisher = self.cluster.publisher(session)
         publisher.publish_many([b"x" * 100] * count)
         publisher.flush("merged", 60)
-        self.node.lookout.look()
+        self.node.periodic_sampler.look()
 
     def stop(self):
         """End the cluster."""
@@ -109,7 +109,7 @@ class ShownProcess(Port):
     def look(self):
         """Take a sample of every stream."""
         for node in self.nodes.values():
-            node.lookout.look()
+            node.periodic_sampler.look()
 
     def stop(self):
         """End the process's streams."""
@@ -158,13 +158,13 @@ def port_of(site, **options):
 def sampled(node, sample):
     """Make each sample of a node be `sample` until the block ends; then take a new one.
 
-    The lookout goes on, because a sample that is too old means that the node is stuck.
+    The sampling goes on, because a sample that is too old means that the node is stuck.
     """
-    lookout = node.lookout
-    sampler, lookout.sampler = lookout.sampler, SimpleNamespace(sample=lambda: sample)
-    lookout.look()  # after one that is under way
+    periodic = node.periodic_sampler
+    sampler, periodic.sampler = periodic.sampler, SimpleNamespace(sample=lambda: sample)
+    periodic.look()  # after one that is under way
     try:
         yield
     finally:
-        lookout.sampler = sampler
-        lookout.look()
+        periodic.sampler = sampler
+        periodic.look()

@@ -49,7 +49,7 @@ def main() -> None:
         undo.callback(cluster.close)
         cluster.set_policy(limit=6 << 20, time=600)
         node = cluster.nodes["n1"]
-        node.lookout.pause_s = 1.0
+        node.periodic_sampler.pause_s = 1.0
         site = NodeSite(node, events)
         web = WebServer(HttpSettings("127.0.0.1:0"), site)
         web.start()

@@ -16,7 +16,7 @@ from replicator.source.gathered_frames import GatheredFrames
 from replicator.wire.backoff import Complaint
 from rt.errors import spoken
 from rt.log.notify import confirmations, shipping
-from rt.log.notify.in_process_notify import News, NewsPlace, local_news
+from rt.log.notify.in_process_notify import News, NewsPlace, in_process_notify
 from rt.log.notify.watch import Watch
 from rt.net.loop.event_loop import EventLoop
 
@@ -66,13 +66,13 @@ class SessionWatcher:
     def start(self, loop: EventLoop) -> None:
         """Begin to watch the sessions."""
         self._loop = loop
-        local_news.listen(self._stream, self._heard)
+        in_process_notify.listen(self._stream, self._heard)
         loop.rouse(self)
 
     def stop(self) -> None:
         """Stop watching; nothing is announced any more."""
         self._stopping = True
-        local_news.ignore(self._stream, self._heard)
+        in_process_notify.ignore(self._stream, self._heard)
         if self._loop is not None:
             self._loop.call(partial(self._end, self._loop))
 
@@ -188,7 +188,7 @@ class SessionWatcher:
 
     def _watch_one(self, watch: Watch, name: str) -> None:
         """Watch a session, unless a publisher in this process announces it."""
-        if local_news.is_written(NewsPlace(self._stream, name)):
+        if in_process_notify.is_written(NewsPlace(self._stream, name)):
             self._announcing.add(name)
             if name in self._watched:
                 self._watch_no_more(watch, name)

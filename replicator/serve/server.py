@@ -33,7 +33,7 @@ from rt.log.notify.watch import Wake
 from rt.net.addresses import listen_at
 from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import PeerIdentity
-from rt.net.certificate_watch import live_connections
+from rt.net.certificate_watch import certificate_watch
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.turns import ContextParty
 from rt.net.repeated import RepeatedLines
@@ -110,7 +110,7 @@ class Server:
         """
         self._contexts, self._columns = contexts, columns or ColumnsCheck()
         self._grants = Grants(grants_path(contexts.files.ca))
-        live_connections.remind(os.path.abspath(self._grants.path), self._grants.warning)
+        certificate_watch.remind(os.path.abspath(self._grants.path), self._grants.warning)
         self._streams, self._patience = streams, patience
         self._listener = listen_at(address, _BACKLOG)
         self._listener.setblocking(False)  # no `accept` waits

@@ -182,4 +182,4 @@ def _objection(watched: _Watched, now_s: float) -> str:
     return watched.change()
 
 
-live_connections: Final = CertificateWatch()
+certificate_watch: Final = CertificateWatch()

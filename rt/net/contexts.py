@@ -14,7 +14,7 @@ from rt.errors import Misuse, spoken
 from rt.net.authority.certificates import CertificateFiles, load_certificate, renewal_words
 from rt.net.authority.successions import Successions
 from rt.net.authority.trust import FileStamp, Trust, file_stamp, trust_of
-from rt.net.certificate_watch import CertificateWatch, live_connections
+from rt.net.certificate_watch import CertificateWatch, certificate_watch
 
 _log: Final = logging.getLogger("rt.net")
 _ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"
@@ -97,7 +97,7 @@ class Contexts:
         files: CertificateFiles,
         make: Callable[[str, str, str], ssl.SSLContext],
         stream: str = "",
-        watch: CertificateWatch = live_connections,
+        watch: CertificateWatch = certificate_watch,
     ) -> None:
         """Load the files.
 
@@ -199,7 +199,7 @@ def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext
         ) from error
     context.trust = trust_of(files.ca)
     context.trust.refresh()
-    live_connections.start()
+    certificate_watch.start()
     return context
 
 

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from rt.errors import PeerError, Refused, spoken
 from rt.net.authority.grants import Grants
 from rt.net.authority.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
-from rt.net.certificate_watch import live_connections
+from rt.net.certificate_watch import certificate_watch
 from rt.net.contexts import (
     Contexts,
     TrustingContext,
@@ -213,7 +213,7 @@ def _watch(
     if isinstance(context, TrustingContext) and der is not None:
         certificate = x509.load_der_x509_certificate(der)
         name = f"{identity.role} {identity.name} at {where}"
-        live_connections.watch(sock, name, certificate, context.trust, change)
+        certificate_watch.watch(sock, name, certificate, context.trust, change)
 
 
 def _change_of_grants(grants: Grants | None, granted: PeerIdentity) -> str:

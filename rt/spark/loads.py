@@ -116,7 +116,7 @@ class Loading:
             Misuse: the load selects messages, or the table belongs to another log.
             GapError: messages after the table's position were archived.
         """
-        from rt.spark.reading.places import log_paths  # noqa: PLC0415 - few need it
+        from rt.spark.reading.log_paths import log_paths  # noqa: PLC0415 - few need it
         from rt.spark.table import table_frame  # noqa: PLC0415 - optional, and heavy
 
         spark = spark or _active()

@@ -40,7 +40,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from sequencer.raft.quiescence import calm_place, members_away, vouch
+from sequencer.raft.quiescence import members_away, quiescent_place, vouch
 
 # Election timeouts that a node which cannot merge waits before it campaigns. Another node campaigns
 # after one or two; if none can be elected, this one may still be needed as leader.
@@ -116,15 +116,15 @@ class Raft:
         return self.core.leader
 
     @property
-    def calm(self) -> Quiescence | None:
-        """The end of the log if this node has nothing left to agree on (is calm); otherwise None.
+    def quiescence(self) -> Quiescence | None:
+        """The end of the log if this node is quiescent (has nothing left to agree on), or None.
 
-        No engine needs ticks while all members except `away` are calm at the same position, and
-        each is known to be alive. A leader is calm only while a majority answers it.
+        No engine needs ticks while all members except `away` are quiescent at the same position,
+        and each is known to be alive. A leader is quiescent only while a majority answers it.
         """
         if self._election is not None or self._out is not None or self.fork is not None:
             return None
-        return calm_place(self.core, self._leader)
+        return quiescent_place(self.core, self._leader)
 
     @property
     def away(self) -> Set[str]:

@@ -8,7 +8,7 @@ from sequencer.raft.leader import Leader
 from sequencer.raft.progress import ProgressState
 
 
-def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
+def quiescent_place(core: Core, leader: Leader | None) -> Quiescence | None:
     """Return the end of the log if this node has nothing left to do, so that heartbeats may stop.
 
     Call this only while the node neither campaigns nor awaits a sync.

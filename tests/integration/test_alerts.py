@@ -48,7 +48,7 @@ def exposed(tmp_path_factory):
         publisher.publish(b"x")
         publisher.flush("merged", 60)
         assert pull.wait_caught_up(60), "some series are of pullers that are connected"
-        node.lookout.look()
+        node.periodic_sampler.look()
         files = certificate_files(f"{cluster.root}/certs", "publisher")
         program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())
         watch = PushWatch(push, 1.0)
@@ -63,7 +63,7 @@ def exposed(tmp_path_factory):
         carrier = StateCarrier(cluster.root, STREAM, cluster.ask, lambda: pull.status().position)
         bridge = SimpleNamespace(next_number=0, forwarded=0, passed_over=0)
         watch_of_bridge = BridgeWatch(bridge, cluster.ask)
-        view = StreamView(STREAM, node.lookout.sample, lambda: rows)
+        view = StreamView(STREAM, node.periodic_sampler.sample, lambda: rows)
         families = [
             *node_metrics([view], node.settings, {"own": 1.0, "ca": 2.0}),
             *pushing.metrics(),

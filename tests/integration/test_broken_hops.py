@@ -41,15 +41,15 @@ def stream(tmp_path):
     """Three nodes, of which the first has an HTTP port, and that call a hop stalled at once."""
     with shown(tmp_path, 3) as made:
         for node in made.cluster.nodes.values():
-            node.lookout.sampler.stalls.stalled_s = 0.0
+            node.periodic_sampler.sampler.stalls.stalled_s = 0.0
         assert eventually(lambda: is_whole(made.node))
         yield made
 
 
 def is_whole(node):
     """Whether a node knows a leader and reaches all others, by a new sample."""
-    node.lookout.look()
-    sample = node.lookout.sample
+    node.periodic_sampler.look()
+    sample = node.periodic_sampler.sample
     return sample.view.engine.leader and not sample.unreachable
 
 
@@ -146,8 +146,8 @@ def test_a_stream_that_is_well_has_no_alert(stream, tmp_path):
         assert eventually(
             lambda: watch.look() or looks.look() or not (watch.stalled or looks.stalled)
         )
-        lookout = stream.node.lookout
-        assert eventually(lambda: lookout.look() or not lookout.sample.stalled)
+        periodic_sampler = stream.node.periodic_sampler
+        assert eventually(lambda: periodic_sampler.look() or not periodic_sampler.sample.stalled)
         samples = {"n1": stream.samples(), "p": pusher.samples(), "s": puller.samples()}
         samples["n2"] = samples["n3"] = samples["n1"]
         assert alerts(tmp_path, samples) == set()
@@ -184,13 +184,13 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     cluster.push()
     stream.publish(10)
     cluster.stop("n3")
-    lookout = stream.node.lookout
+    periodic_sampler = stream.node.periodic_sampler
     assert eventually(  # another node leads a moment later, if n3 did
         lambda: (
-            lookout.look()
+            periodic_sampler.look()
             or (
-                "n3" in lookout.sample.unreachable
-                and lookout.sample.view.engine.leader in {"n1", "n2"}
+                "n3" in periodic_sampler.sample.unreachable
+                and periodic_sampler.sample.view.engine.leader in {"n1", "n2"}
             )
         )
     )
@@ -207,8 +207,8 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     publisher.flush("received", 60)
 
     def is_seen():
-        stream.node.lookout.look()
-        sample = stream.node.lookout.sample
+        stream.node.periodic_sampler.look()
+        sample = stream.node.periodic_sampler.sample
         return not sample.view.engine.leader and "merge lga" in sample.stalled
 
     assert eventually(is_seen)
@@ -241,7 +241,7 @@ def test_a_puller_that_reaches_no_node_is_named(stream, tmp_path):
 
 def test_a_disk_that_is_full_and_a_fork_are_named(stream, tmp_path):
     """Two troubles of a node that runs and answers."""
-    real = stream.node.lookout.sample
+    real = stream.node.periodic_sampler.sample
     full = replace(real, disk=replace(real.disk, takes_data=False))
     with sampled(stream.node, full):
         found = alerts(tmp_path, {"n1": stream.samples()})

@@ -82,7 +82,7 @@ class Bench:
         self.execution = self.copies = self
         self.unheard = {}
         self.handlers, self.engine, self.can_continue = {}, self, False
-        self.greeting = SimpleNamespace(waits_for=0, finding="")
+        self.restart_check = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
         appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
@@ -105,7 +105,7 @@ class Bench:
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
         self.is_full = False
-        self.saved_index, self.calm = 0, None
+        self.saved_index, self.quiescence = 0, None
         self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
         self.watch = SimpleNamespace(
@@ -123,7 +123,7 @@ class Bench:
     def duties(self, snapshots=None, timing=TIMING):
         """Put them together."""
         sessions = self.sessions
-        ports = Dependencies(
+        dependencies = Dependencies(
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
                 begun_after=lambda session: self.begun.get(session, 0),
@@ -136,10 +136,10 @@ class Bench:
             self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
             self.served.append, self.refused.append,
-            SimpleNamespace(show=lambda _calm: None, heard=lambda: self.rests),
+            SimpleNamespace(show=lambda _quiescence: None, heard=lambda: self.rests),
             lambda: self.is_full,
         )  # fmt: skip
-        return Duties(self, ports, timing)
+        return Duties(self, dependencies, timing)
 
     def copy_as_of(self, session, index):
         """Return a copy that is not of the session's next log."""
@@ -474,7 +474,7 @@ def test_a_session_that_waits_to_be_opened_is_opened_before_its_messages_are_mer
 def test_a_question_ends_a_rest():
     """What it waits for may need time to pass: a round of reports, or a change that it made."""
     bench = Bench(others=())
-    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
+    bench.quiescence, bench.vouch = Quiescence(7, 0), lambda _members: None
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
     assert duties.step(0.1, Mail(is_stirred=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
@@ -491,9 +491,9 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
     """It has to be brought up to date: no heartbeat would find out what it lacks."""
     bench = Bench(others=("n2", "n3"))
     bench.leads, bench.leader, bench.away = True, "n1", {"n3"}
-    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
+    bench.quiescence, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
-    bench.rests = {"n2": bench.calm}
+    bench.rests = {"n2": bench.quiescence}
     duties = bench.duties()
     duties.step(0.0, Mail())
     assert duties.step(5.0, Mail()).next_s > 10
@@ -505,9 +505,9 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
 def test_nodes_at_rest_step_together():
     """Each answers the report of another with its own, and would soon have made one anyway."""
     bench = Bench(others=("n2",))
-    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
+    bench.quiescence, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
-    bench.rests = {"n2": bench.calm}
+    bench.rests = {"n2": bench.quiescence}
     duties = bench.duties()
     duties.step(0.0, Mail())
     began_s = 5.0

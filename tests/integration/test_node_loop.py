@@ -70,7 +70,7 @@ def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path):
 
         # what is left of a connection's thread is its handshake's
         assert eventually(lambda: "serve" not in names(), 60), names()
-        assert not {"sequence", "pulse", "to"} & set(names())
+        assert not {"sequence", "idle", "to"} & set(names())
 
 
 class Steady:

@@ -18,7 +18,7 @@ from rt.net.authority.renewal import renew
 from rt.net.question import STATUS_ALPN
 from rt.net.status import ask_status
 from rt.net.tls import Contexts, client_context, connect, offering
-from rt.node.agree.idle_heartbeat import PULSE_ALPN
+from rt.node.agree.idle_heartbeat import IDLE_HEARTBEAT_ALPN
 from rt.node.founding.cluster_files import free_addresses
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
@@ -46,7 +46,7 @@ class Doors:
         self.gone, self.kept = self._roles()
         # as somebody who has a copy of its key: no process of the cluster has this connection
         self.early = self.connect("removed", f"peer {PEER_VERSIONS[0]}")
-        self.early_pulse = self.connect("removed", "pulse")
+        self.early_heartbeat = self.connect("removed", "idle_heartbeat")
         cluster.change("remove-member", self.gone)
         assert cluster.nodes[self.gone].wait(60)
         cluster.stop(self.gone)
@@ -114,7 +114,7 @@ class Doors:
         kind, _, version = protocol.partition(" ")
         if kind == "peer":
             return alpn_of(self.cluster_id, int(version))
-        return {"pulse": PULSE_ALPN, "status": STATUS_ALPN, "admin": ADMIN_ALPN,
+        return {"idle_heartbeat": IDLE_HEARTBEAT_ALPN, "status": STATUS_ALPN, "admin": ADMIN_ALPN,
                 "change": ADMIN_ALPN}.get(kind)  # fmt: skip
 
     def served(self, holder, protocol):
@@ -182,12 +182,15 @@ def doors(tmp_path_factory):
         cluster.say = publisher
         made = Doors(cluster)
         yield made
-        for sock in (made.early, made.early_pulse):  # which a part of the tests may not have used
+        for sock in (
+            made.early,
+            made.early_heartbeat,
+        ):  # which a part of the tests may not have used
             sock.close()
 
 
 PEER_PROTOCOLS = [f"peer {version}" for version in PEER_VERSIONS]
-PROTOCOLS = [*PEER_PROTOCOLS, "pulse", "push", "pull", "status", "admin", "change"]
+PROTOCOLS = [*PEER_PROTOCOLS, "idle_heartbeat", "push", "pull", "status", "admin", "change"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -218,7 +221,7 @@ def test_a_member_is_served_and_a_learner_changes_nothing(doors, holder, protoco
 
 def test_a_live_connection_of_a_removed_node_ends(doors):
     """It was let in as a member, and could stay for weeks."""
-    with doors.early_pulse as sock:
+    with doors.early_heartbeat as sock:
         sock.settimeout(PATIENCE_S)
         with suppress(ConnectionError):
             assert sock.recv(1) == b""

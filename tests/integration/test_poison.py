@@ -323,9 +323,9 @@ def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, mo
             assert eventually(lambda: node.status()["sessions"][0]["poisoned"], PATIENCE_S)
             publisher.publish_many([b"e"])
             assert eventually(lambda: "cannot be decoded" in error_of(client), PATIENCE_S)
-        node.lookout.look()
-        assert node.lookout.sample.poison == PoisonView(poisoned=1)
-        assert node.lookout.sample.changes.refused["poisoned"]
+        node.periodic_sampler.look()
+        assert node.periodic_sampler.sample.poison == PoisonView(poisoned=1)
+        assert node.periodic_sampler.sample.changes.refused["poisoned"]
         text = status_text(cluster_report([node_report("localhost", node.status())]))
         assert "n1 refuses session jfk: the messages of the frame at 0.0." in text
         assert node.pipeline.inboxes.get("jfk").merged == end

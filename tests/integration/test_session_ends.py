@@ -28,8 +28,8 @@ from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.integration.test_session_life import events_of
 from tests.replicator_host import eventually
-from tests.unit.test_begun import noted, remembered
 from tests.unit.test_sequencing import Bench, publish
+from tests.unit.test_session_epochs import noted, remembered
 
 PATIENCE_S = 60
 LOG = "0123456789abcdef" * 2

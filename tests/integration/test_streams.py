@@ -302,7 +302,7 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog):
             process.publish(name, b"x")
         for node in process.host.nodes.values():
             member = node.pipeline.member
-            node.lookout.look, member.hear, member.run = look, hear, full_disk(member)
+            node.periodic_sampler.look, member.hear, member.run = look, hear, full_disk(member)
             node.pipeline.sequencer.hear("n9", [b""])
             node.pipeline.sequencer.ring()
         complaints = "the node cannot be looked at: ", "merging pauses: ", "from node n9: "
@@ -573,6 +573,6 @@ def test_streams_of_three_nodes_come_to_rest_are_woken_and_outlive_a_node_that_l
             if each.name in {"rt.node", "sequencer.peers"}]  # fmt: skip
     for words in ("connected to node", "the connection broke", " leads, in term"):
         assert any(words in each for each in said)
-    of_the_process = ("pulse", "event loop")
+    of_the_process = ("idle heartbeat", "event loop")
     assert not [each for each in said if not each.startswith("stream ")
                 and not any(words in each for words in of_the_process)]  # fmt: skip

@@ -54,7 +54,9 @@ def node(tmp_path_factory):
 
 def test_the_metrics_say_what_the_node_did(node):
     """What is on the dashboard at three in the morning has to be true."""
-    pulled = eventually(lambda: node.node.lookout.look() or node.metric("rt_sent_messages_total"))
+    pulled = eventually(
+        lambda: node.node.periodic_sampler.look() or node.metric("rt_sent_messages_total")
+    )
     assert pulled
     assert node.metric("rt_received_messages_total") == 1000
     assert node.metric("rt_merged_messages_total") == node.metric("rt_merged_number") == 1000
@@ -89,7 +91,7 @@ def test_a_node_that_does_what_it_promises_is_alive_and_ready(node):
 
 def test_what_makes_a_node_unready_leaves_it_alive(node):
     """A restart frees no disk, brings no leader, and loses what memory held."""
-    real = node.node.lookout.sample
+    real = node.node.periodic_sampler.sample
     troubled = replace(
         real, disk=replace(real.disk, takes_data=False),
         changes=replace(real.changes, leaderless_s=60.0),
@@ -108,7 +110,7 @@ def test_what_makes_a_node_unready_leaves_it_alive(node):
 
 def test_a_forked_node_is_named_by_page_probe_and_metric(node):
     """It serves nothing, so no service may send clients there, and only an operator can mend it."""
-    real = node.node.lookout.sample
+    real = node.node.periodic_sampler.sample
     fork = FoundFork(0.0, Position(2048), "entry 9 is another")
     waiting = replace(real.view.waiting, fork=fork)
     forked = replace(real, view=real.view._replace(waiting=waiting))
@@ -152,7 +154,7 @@ def test_log_history_has_the_fields_of_the_system_we_follow(node):
 def test_rt_clients_has_the_fields_of_the_system_we_follow(node):
     """Which publisher is connected, how far it is replicated, how fast it sends."""
     end = node.node.pipeline.feeds.end
-    assert eventually(lambda: node.node.lookout.look() or sent_to(node) == end)
+    assert eventually(lambda: node.node.periodic_sampler.look() or sent_to(node) == end)
     result = node.json("/rt-clients")["result"]
     assert result["node"] == "n1"
     [row] = result["publishers"]["publisher"]
@@ -170,7 +172,7 @@ def test_rt_clients_has_the_fields_of_the_system_we_follow(node):
 
 def sent_to(node):
     """Up to where the merged log was sent to the subscriber, as of the last sample."""
-    return next((each.position for each in node.node.lookout.sample.here(PULLS)), None)
+    return next((each.position for each in node.node.periodic_sampler.sample.here(PULLS)), None)
 
 
 def test_sessions_are_found_by_a_part_of_their_name(node):
@@ -378,7 +380,7 @@ def many(sample, count):
 @contextmanager
 def with_cursors(node, *cursors):
     """Give the stream these registered cursors; yield a port that shows them."""
-    real = node.node.lookout.sample
+    real = node.node.periodic_sampler.sample
     notes = {CURSOR_NOTE + each.name: each.text() for each in cursors}
     view = real.view._replace(notes={**real.view.notes, **notes})
     site = NodeSite(node.node, node.events)
@@ -389,7 +391,7 @@ def with_cursors(node, *cursors):
 def test_each_registered_cursor_has_its_lag(node):
     """A reader that stopped is seen before retention overtakes it."""
     end = node.node.pipeline.feeds.end
-    total = node.node.lookout.sample.view.number
+    total = node.node.periodic_sampler.sample.view.number
     with with_cursors(
         node,
         RegisteredCursor("etl", "spark", holder="spark-1", stored_ns=5),
@@ -408,7 +410,7 @@ def test_each_registered_cursor_has_its_lag(node):
 
 def test_only_the_cursors_that_are_furthest_behind_have_series(node):
     """A stream may have 48 cursors, and a process many streams."""
-    settings, sample = node.node.settings, node.node.lookout.sample
+    settings, sample = node.node.settings, node.node.periodic_sampler.sample
     rows = [CursorRow(f"c{lag}", "", "", "0.0.0", 0, 0, lag, lag, 0.0) for lag in range(48)]
     view = StreamView("flights", sample, list, lambda: rows)
     families = {each.name: each.samples for each in node_metrics([view], settings, {})}
@@ -418,7 +420,7 @@ def test_only_the_cursors_that_are_furthest_behind_have_series(node):
 
 def test_no_publisher_can_make_the_metrics_grow_without_bound(node):
     """A series for each session crashed the servers of others; the worst are enough."""
-    settings, sample = node.node.settings, node.node.lookout.sample
+    settings, sample = node.node.settings, node.node.periodic_sampler.sample
     samples = [
         each
         for family in node_metrics([StreamView("flights", many(sample, 1000), list)], settings, {})
@@ -436,7 +438,7 @@ def test_a_thousand_sessions_are_scraped_in_50_ms_of_processor_time(node):
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SiteCollector(node.site))
     taken = []
-    with sampled(node.node, many(node.node.lookout.sample, 1000)):
+    with sampled(node.node, many(node.node.periodic_sampler.sample, 1000)):
         for _ in range(5):
             began_s = time.thread_time()
             body = exposition.generate_latest(registry)
@@ -447,14 +449,14 @@ def test_a_thousand_sessions_are_scraped_in_50_ms_of_processor_time(node):
 
 def test_an_event_of_the_page_stays_small_with_a_thousand_sessions(node):
     """It is sent to every open page each second."""
-    sample = replace(many(node.node.lookout.sample, 1000), clients=())
+    sample = replace(many(node.node.periodic_sampler.sample, 1000), clients=())
     with sampled(node.node, sample):
         assert len(encoded(node.site.overview())) < 50_000
 
 
 def test_what_another_node_answers_cannot_break_the_page(node):
     """It is a peer: its answer is shown as text, or not at all."""
-    sample, settings = node.node.lookout.sample, node.node.settings
+    sample, settings = node.node.periodic_sampler.sample, node.node.settings
     members = {name: Seat(1) for name in ("n1", "n2", "n3")}
     engine = replace(sample.view.engine, members=members)
     sample = replace(sample, view=sample.view._replace(engine=engine))
@@ -469,7 +471,7 @@ def test_what_another_node_answers_cannot_break_the_page(node):
 
 def test_a_puller_that_left_stays_listed_as_away_by_its_name(node):
     """One that froze was gone from the page after 25 seconds, and everything was well."""
-    sample, settings = node.node.lookout.sample, node.node.settings
+    sample, settings = node.node.periodic_sampler.sample, node.node.settings
     hour_ns, now_ns = 3600 * 10**9, sample.at_ns
     here = ClientView("spark", PULLS, "a:1", 1, None, Position(0), 1)
     left = (
@@ -503,7 +505,7 @@ def test_the_verdict_names_the_node_that_is_missing_and_what_to_do():
 
 def test_a_node_that_is_behind_since_its_disk_is_full_does_not_call_the_stream_broken(node):
     """Its page said that merging is stalled, and first of all that a log is copied."""
-    sample, settings = node.node.lookout.sample, node.node.settings
+    sample, settings = node.node.periodic_sampler.sample, node.node.settings
     members = {name: Seat(1) for name in ("n1", "n2", "n3")}
     full = replace(sample.disk, available=2 << 20, reserve=1 << 20, takes_data=False)
     for leader, level in (("n2", "degraded"), ("n1", "broken")):

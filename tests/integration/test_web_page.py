@@ -39,7 +39,7 @@ def site(tmp_path_factory):
         made.cluster.pull()
         for session in ("jfk", "lga", NAME):
             made.publish(200, session)
-        made.node.lookout.pause_s = 0.5
+        made.node.periodic_sampler.pause_s = 0.5
         yield made
 
 
@@ -181,7 +181,7 @@ def test_the_verdict_changes_when_the_leader_dies_and_the_page_names_the_node(vi
     with shown(tmp_path, 3) as made:
         page = Visit(visit().page.context.browser, made.web.url)
         gone = next(name for name in ("n2", "n3") if name in made.cluster.nodes)
-        made.node.lookout.pause_s = 0.5
+        made.node.periodic_sampler.pause_s = 0.5
         made.cluster.stop(gone)
         page.level("Degraded")
         # another node may have to be elected first

@@ -97,7 +97,7 @@ def test_events_are_of_the_stream_that_is_asked_for(shown):
 def test_a_probe_names_the_stream_that_is_not_ready(shown):
     """`no-quorum` alone sends the operator to the wrong stream."""
     node = shown.nodes["trains"]
-    real = node.lookout.sample
+    real = node.periodic_sampler.sample
     changes = replace(real.changes, leaderless_s=60.0)
     with sampled(node, replace(real, changes=changes)):
         status, _, body = shown.ask("/readyz")
@@ -158,7 +158,7 @@ def test_a_stream_that_fails_is_named_and_the_page_of_one_that_is_left_is_whole(
 
 def views(shown, count, sessions=0):
     """Views of so many streams, each with sessions that wait."""
-    sample = shown.nodes["flights"].lookout.sample
+    sample = shown.nodes["flights"].periodic_sampler.sample
     sample = many(sample, sessions) if sessions else sample
     return [StreamView(f"s{number:03}", sample, list) for number in range(count)]
 

@@ -152,9 +152,9 @@ class MemberNode(SimNode):
         super().advance()
         membership = self.membership
         membership.follow()
-        membership.greeting.tick()
+        membership.restart_check.tick()
         membership.tick()
-        if membership.greeting.ticks % ANNOUNCE_TICKS == 0:
+        if membership.restart_check.ticks % ANNOUNCE_TICKS == 0:
             announcement = ANNOUNCEMENT + membership.announcement()
             for other in sorted(membership.doors.peers - {self.name}):  # it would hear itself
                 self.cluster.wire.send(self.name, other, announcement)

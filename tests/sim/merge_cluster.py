@@ -26,11 +26,11 @@ from .checkers import Violation
 from .cluster import Cluster
 from .copying import IDENTITY, Puller, Subscriber, Visitor
 from .disk import PowerCut
+from .idle_heartbeat import NoIdleHeartbeat
 from .leaving import Leaving
 from .merge_node import MergeNode
 from .nemesis import ROTTING, Nemesis
 from .publisher import SESSIONS, STREAM, Publisher
-from .pulse import NoPulse
 from .stream import OUT, Stream
 
 if TYPE_CHECKING:
@@ -290,10 +290,10 @@ class MergeCluster(Cluster):
         assert isinstance(node, MergeNode)
         return node.member.membership.doors.is_open
 
-    def pulse_of(self, node: MergeNode) -> IdleHeartbeat:
+    def idle_heartbeat_of(self, node: MergeNode) -> IdleHeartbeat:
         """Return the idle heartbeat of a node's process: none, so no node becomes idle."""
         del node
-        return NoPulse()
+        return NoIdleHeartbeat()
 
     def left(self, node: MergeNode) -> Callable[[], None]:
         """Return what to call when a publisher leaves a node."""

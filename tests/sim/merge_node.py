@@ -258,7 +258,7 @@ class MergeNode(SimNode):
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
                 SessionWatch(self.member, self.inboxes, self.archiver),
                 self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
-                world.pulse_of(self), lambda: self.is_full,
+                world.idle_heartbeat_of(self), lambda: self.is_full,
             ),
             world.timing(tick_s),
         )  # fmt: skip
@@ -287,13 +287,13 @@ class MergeNode(SimNode):
         logs = SessionLogs(self.disk, "in", self.inboxes.appender_of)
         claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
         others = [name for name in self.world.names if name != self.name]
-        greeting = RestartCheck(
+        restart_check = RestartCheck(
             others, claim, read_memories(self.disk, PATH),
             lambda every: write_memories(self.disk, PATH, every),
         )  # fmt: skip
         member = WatchedMember(
             self.name, self.world.names, engine=WatchedEngine(self),
-            journal=WatchedJournal(self, opened.journal), greeting=greeting,
+            journal=WatchedJournal(self, opened.journal), restart_check=restart_check,
             executor=WatchedExecutor(self, ledger, logs),
             planner=Planner(logs, self.inboxes.received, lambda: self.world.may_carry(self)),
             send=self._send, now_ns=self._now_ns,
@@ -777,7 +777,7 @@ class MergeNode(SimNode):
 
     def may_decide(self) -> bool:
         """Whether it takes part in consensus: its disk has room, and its start is confirmed."""
-        return super().may_decide() and not self.is_full and self.member.greeting.is_over
+        return super().may_decide() and not self.is_full and self.member.restart_check.is_over
 
     def is_idle(self) -> bool:
         """Whether it leads, in its own term, and nothing is uncommitted."""

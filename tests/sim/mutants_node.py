@@ -13,7 +13,7 @@ from rt.node.retain.retention import Retention
 from rt.node.retain.snapshots import NodeSnapshots
 from sequencer.execution.execution import Execution
 from sequencer.member import Member
-from sequencer.peers import restart_check as greetings
+from sequencer.peers import restart_check
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning import holdings
 from sequencer.planning.holdings import Report, ReportKind, decode_report
@@ -114,7 +114,7 @@ def lines_synced_again() -> list[Patch]:
 @mutant
 def older_copies_speak() -> list[Patch]:
     """A node does not compare what it remembers of another with what that one reports."""
-    return [(greetings, "contradiction", lambda memory, claim: "")]
+    return [(restart_check, "contradiction", lambda memory, claim: "")]
 
 
 @mutant

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from rt.node.agree.duties import Duties
 from rt.node.agree.idle_policy import IdlePolicy
-from sequencer.raft import quiescence as calm
+from sequencer.raft import quiescence
 
 from .mutation import Patch, mutant, rewritten
 
@@ -23,12 +23,12 @@ def rests_with_a_lagging_follower() -> list[Patch]:
     right, wrong = "return is_due and is_enough", "return is_due and (is_enough or engine.leads)"
     return [
         rewritten(IdlePolicy, "_may_rest", right, wrong),
-        (calm, "_has_all", lambda core, leader, name: True),
+        (quiescence, "_has_all", lambda core, leader, name: True),
     ]
 
 
 @resting
-def rests_without_a_pulse() -> list[Patch]:
+def rests_without_an_idle_heartbeat() -> list[Patch]:
     """A follower becomes idle as soon as nothing happens, though its leader may be dead."""
     right, wrong = (
         "return is_due and is_enough",
@@ -60,6 +60,6 @@ def a_proposal_wakes_nobody() -> list[Patch]:
     right = "    member = self._member\n"
     wrong = f"{right}    if self.is_resting:\n        return self._place\n"
     return [
-        rewritten(IdlePolicy, "_calm_place", right, wrong),
+        rewritten(IdlePolicy, "_quiescent_place", right, wrong),
         (IdlePolicy, "_is_busy", property(lambda self: False)),
     ]

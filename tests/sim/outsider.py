@@ -178,7 +178,7 @@ class Outsider:
 def _body(kind: bytes, member: Member, name: str, chance: Random) -> bytes:
     """Return the body of this kind that hurts a member most, if it believes it."""
     far = 1 << chance.choice([20, 40, 60])
-    claim, place = member.greeting.claim, Position(far)
+    claim, place = member.restart_check.claim, Position(far)
     reached = encode_report(Report(ReportKind.CHANGES, {"jfk": place}))
     ledger, index = Ledger(index=far, end=place), member.executor.ledger.index
     theirs = Claim(0, StartChain(1, (far,)), Reach(), Reach(far, far))

@@ -7,11 +7,11 @@ from rt.node.agree.duties import Timing
 from sequencer.raft.core import Settings
 
 from .checkers import Violation
+from .idle_heartbeat import BEAT, SimIdleHeartbeat
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
 from .nemesis import Nemesis
 from .node import SimNode
-from .pulse import BEAT, SimPulse
 
 CALM_TICKS, REST_TICKS = 8, 100
 AWAY_TICKS = 60, 160  # ticks that a node is away, so that the others become idle without it
@@ -67,12 +67,12 @@ class RestingNemesis(MergeNemesis):
 class RestingNode(MergeNode):
     """A node that hears the idle heartbeats of other processes."""
 
-    pulse: SimPulse
+    idle_heartbeat: SimIdleHeartbeat
 
     def receive(self, source: str, data: bytes) -> None:
         """Handle a member's message, or its process's heartbeat."""
         if data.startswith(BEAT):
-            self.pulse.take(source, data)
+            self.idle_heartbeat.take(source, data)
         else:
             super().receive(source, data)
 
@@ -121,12 +121,14 @@ class RestingCluster(MergeCluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return RestingNode(name, self, chance)
 
-    def pulse_of(self, node: MergeNode) -> SimPulse:
+    def idle_heartbeat_of(self, node: MergeNode) -> SimIdleHeartbeat:
         """Return the idle heartbeats of a node's process."""
         assert isinstance(node, RestingNode)
         beat_us = self.settings.heartbeat_ticks * self.tick_us
-        node.pulse = SimPulse(node, beat_us, self.settings.election_ticks * self.tick_us)
-        return node.pulse
+        node.idle_heartbeat = SimIdleHeartbeat(
+            node, beat_us, self.settings.election_ticks * self.tick_us
+        )
+        return node.idle_heartbeat
 
     def left(self, node: MergeNode) -> Callable[[], None]:
         """Return a function that wakes a node when a publisher leaves."""

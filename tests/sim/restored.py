@@ -48,7 +48,7 @@ class RestoredNemesis(MergeNemesis):
         status = node.raft.status()
         self._backup = node.disk.backed_up()
         self._backed_up = (
-            node.member.greeting.claim.chain.count, Reach(status.term, status.durable),
+            node.member.restart_check.claim.chain.count, Reach(status.term, status.durable),
         )  # fmt: skip
         self.cluster.trace(f"{node.name} is backed up: {self._backed_up}")
         if self._starts_again:
@@ -79,7 +79,7 @@ class RestoredNemesis(MergeNemesis):
         if node.name == self._victim_name:
             return True
         count, reach = self._backed_up
-        known = node.member.greeting.memories[self._victim_name][-1:]
+        known = node.member.restart_check.memories[self._victim_name][-1:]
         return any(
             each.count > count or each.reach.term > reach.term or each.reach.index > reach.index
             for each in known

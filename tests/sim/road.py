@@ -53,8 +53,8 @@ from sequencer.raft.engine import Raft
 
 from .copying import IDENTITY
 from .disk import SimDisk
+from .idle_heartbeat import NoIdleHeartbeat
 from .publisher import STREAM
-from .pulse import NoPulse
 from .stream import OUT
 
 ROOT = str(Path(__file__).parents[2])
@@ -206,7 +206,7 @@ class RoadNode:
         )  # fmt: skip
         raft = Raft(name, NAMES, cluster="road", chance=chance, state=opened.state)
         claim = begin_start(disk, _STATE, opened.state, chance.randrange(1, 1 << 60))
-        greeting = RestartCheck(
+        restart_check = RestartCheck(
             [each for each in NAMES if each != name], claim, read_memories(disk, _STATE),
             lambda every: write_memories(disk, _STATE, every),
         )  # fmt: skip
@@ -222,8 +222,8 @@ class RoadNode:
         )
         self.feeds = LogFeeds(OUT, recent=lambda: executor.appender.recent)
         self.member = Member(
-            name, NAMES, engine=raft, journal=opened.journal, greeting=greeting, executor=executor,
-            planner=Planner(logs, received, lambda: True),
+            name, NAMES, engine=raft, journal=opened.journal, restart_check=restart_check,
+            executor=executor, planner=Planner(logs, received, lambda: True),
             send=lambda to, data: road.sent.append((name, to, data)),
             now_ns=lambda: int(road.now_s * 1e9),
             readers=Readers(
@@ -249,7 +249,7 @@ class RoadNode:
             self.member,
             Dependencies(
                 self.inboxes, snapshots, retention, watch, _refuse, _refuse, self._serve, _refuse,
-                NoPulse(), lambda: False,
+                NoIdleHeartbeat(), lambda: False,
             ),
             Timing(TICK_S, 10.0, 0.25, 20, easy_ticks=5),
         )  # fmt: skip

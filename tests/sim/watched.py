@@ -63,7 +63,7 @@ class WatchedEngine:
         """Whether this node leads."""
         return self._raft.leads
 
-    calm = property(lambda self: self._raft.calm)  # whether nothing is left to agree on
+    quiescence = property(lambda self: self._raft.quiescence)  # whether nothing is left to agree on
     away = property(lambda self: self._raft.away)  # members that a leader does not hear
     changes = property(lambda self: self._raft.changes)  # what changes the members
 

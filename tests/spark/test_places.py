@@ -8,8 +8,8 @@ import pytest
 from rt import Publisher
 from rt.errors import GapError, Misuse
 from rt.format.manifest import decode_entry, encode_entry
+from rt.spark.reading.log_paths import log_paths
 from rt.spark.reading.options import read_options
-from rt.spark.reading.places import log_paths
 from rt.spark.reading.plan import take_snapshots
 from rt.spark.reading.steps import after_records
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, random_log

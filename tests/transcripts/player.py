@@ -89,7 +89,7 @@ class Stage:
             "move": partial(self._change, "move"),
             "copies": self._hesitate,
             "calm": self._calm,
-            "pulse": self._pulse,
+            "idle-heartbeat": self._idle_heartbeat,
             "member-of": self._stranger,
             "status": self._status,
         }
@@ -267,11 +267,11 @@ class Stage:
     def _calm(self) -> None:
         """Say which nodes have nothing left to agree on, and without whom."""
         for name, actor in self._actors.items():
-            place, away = actor.raft.calm, " and ".join(sorted(actor.raft.away))
+            place, away = actor.raft.quiescence, " and ".join(sorted(actor.raft.away))
             words = "is busy" if place is None else f"is calm at {place.index}/{place.term}"
             self._lines.append(f"{name} {words}{f', without {away}' if away else ''}")
 
-    def _pulse(self, name: str, *others: str) -> None:
+    def _idle_heartbeat(self, name: str, *others: str) -> None:
         """Let a node at rest hear that others rest where it does; no message is sent for that."""
         self._actors[name].raft.vouch(set(others))
 

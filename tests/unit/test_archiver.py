@@ -477,7 +477,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
             leads=True, leader="a",
             last_change=SimpleNamespace(term=0, index=0, before={}, now={}), members={},
         ), journal=None, planner=None,
-        greeting=SimpleNamespace(claim=Claim(0, StartChain(1, (1,)), Reach(), Reach())),
+        restart_check=SimpleNamespace(claim=Claim(0, StartChain(1, (1,)), Reach(), Reach())),
         executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders

@@ -325,7 +325,7 @@ def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path,
         inboxes, [Entry(1, 1, command), Entry(2, 1, command), Entry(3, 1, b"", EntryKind.NO_OP)]
     )
     assert inboxes.get("jfk").durable == bench.place("jfk")
-    assert inboxes.get("jfk").put_back == (end, bench.place("jfk")), "which rt status shows"
+    assert inboxes.get("jfk").restored == (end, bench.place("jfk")), "which rt status shows"
     assert "put back from the journal" in caplog.text
     inboxes.close()
     assert (top / "jfk" / START.file_name).read_bytes() == (

@@ -84,9 +84,11 @@ def member_of(
     """Return a member of three that does what the engine says."""
     journal = SimpleNamespace(persist=persist, disown=disown)
     claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
-    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None, claim=claim)
+    restart_check = SimpleNamespace(
+        is_over=True, is_due=False, follow=lambda *_lists: None, claim=claim
+    )
     return Member(
-        "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
+        "a", "abc", engine=engine, journal=journal, restart_check=restart_check, executor=executor,
         planner=None, send=lambda _to, _data: None, now_ns=lambda: 1, readers=readers,
     )  # fmt: skip
 
@@ -167,7 +169,7 @@ def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, te
     """If it left then, the nodes that remain might be no majority, for good."""
     disowned = []
     member = member_of(Engine(), Executor(), disown=disowned.append)
-    member.greeting = SimpleNamespace(
+    member.restart_check = SimpleNamespace(
         is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
         claim=SimpleNamespace(begun=Reach(3, 5)),
     )  # fmt: skip

@@ -48,11 +48,11 @@ class World:
         self.engine.have(*place, self.engine.members)
         others = [each for each in members if each != name]
         claim = Claim(0, StartChain(1, (OWN,)), Reach(), Reach())
-        self.greeting = RestartCheck(others, claim, {}, lambda _memories: None)
+        self.restart_check = RestartCheck(others, claim, {}, lambda _memories: None)
         holdings = Holdings(name, members)
         self.departed = Departed(departed, self.saved.append)
         self.membership = Membership(
-            name, self.engine, holdings, self.greeting, self._dial, departed=self.departed
+            name, self.engine, holdings, self.restart_check, self._dial, departed=self.departed
         )
         self.membership.follow()
 
@@ -73,16 +73,16 @@ class World:
     def wait(self, ticks=CUT_OFF_TICKS):
         """Let time pass while no node sends anything."""
         for _ in range(ticks):
-            self.greeting.tick()
+            self.restart_check.tick()
             self.membership.tick()
 
     def confirm(self, *senders):
         """These nodes confirm this node's start; then an election timeout passes."""
         for sender in senders:
             claim = Claim(0, StartChain(1, (22,)), Reach(), Reach())
-            self.greeting.take(sender, encode_restart(RestartMessage(claim, OWN, None)))
+            self.restart_check.take(sender, encode_restart(RestartMessage(claim, OWN, None)))
         for _ in range(PATIENCE_TICKS):
-            self.greeting.tick()
+            self.restart_check.tick()
 
 
 def test_a_newer_configuration_is_followed_before_the_log_has_it():
@@ -110,7 +110,7 @@ def test_a_node_that_is_not_listed_is_believed_once_no_voter_is_left_that_could_
     assert "n4" in world.dialled
     assert world.engine.announced == ((3, 20), seats("n1", "n3", "n4"))
     world.confirm("n4")
-    assert world.greeting.is_over
+    assert world.restart_check.is_over
 
 
 def test_a_node_that_is_not_listed_is_not_believed_while_a_voter_is_heard():
@@ -272,10 +272,10 @@ def test_what_a_stranger_announced_lapses_when_a_member_leads():
     assert world.hear("n4", 9, 999, "n1", "n4", "n5", "n6", "n7")
     world.membership.follow()
     world.confirm("n2")
-    assert not world.greeting.is_over
+    assert not world.restart_check.is_over
     world.engine.leader = "n2"
     world.membership.follow()
-    assert world.greeting.is_over
+    assert world.restart_check.is_over
 
 
 def test_a_start_is_confirmed_by_those_before_an_undecided_change():
@@ -285,7 +285,7 @@ def test_a_start_is_confirmed_by_those_before_an_undecided_change():
     world.membership.follow()
     world.membership.demand("n3")
     world.confirm("n3")
-    assert world.greeting.is_over
+    assert world.restart_check.is_over
 
 
 def test_a_start_is_not_confirmed_by_a_node_whose_removal_is_decided():
@@ -298,7 +298,7 @@ def test_a_start_is_not_confirmed_by_a_node_whose_removal_is_decided():
     with pytest.raises(UnheardError, match="not a member"):
         world.membership.demand("n3")
     world.confirm("n3")
-    assert not world.greeting.is_over
+    assert not world.restart_check.is_over
 
 
 def test_a_node_that_joins_seven_others_says_nothing_that_they_refuse():

@@ -65,7 +65,7 @@ def node(context: click.Context, *, settings: NodeSettings, without_standby: boo
             return
         running = StreamHost(settings, on_role=on_role)
         if settings.web.http:
-            running.own.lookout.pause_s = LIVE_S
+            running.own.periodic_sampler.pause_s = LIVE_S
         running.start()
         host, port = running.address
         click.echo(f"node {settings.name} serves {_streams_of(running)} at {host}:{port}")

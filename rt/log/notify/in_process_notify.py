@@ -133,8 +133,8 @@ class InProcessNotify:
         self._begin()
 
 
-local_news: Final = InProcessNotify()
-os.register_at_fork(after_in_child=local_news.forget)
+in_process_notify: Final = InProcessNotify()
+os.register_at_fork(after_in_child=in_process_notify.forget)
 
 
 class Announcer:
@@ -149,11 +149,11 @@ class Announcer:
         """Record that this process writes the log in `directory`, and announces its changes."""
         self._place = place_of(directory)
         self._is_open = True
-        local_news.began(self._place)
+        in_process_notify.began(self._place)
 
     def grown(self, news: News = _NEWS) -> None:
         """Announce that the log has grown."""
-        local_news.grown(self._place, news)
+        in_process_notify.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
         """Announce that the log has grown by one frame, written after a pause (`News.alone`).
@@ -167,4 +167,4 @@ class Announcer:
         """Stop announcing; idempotent."""
         if self._is_open:
             self._is_open = False
-            local_news.ended(self._place)
+            in_process_notify.ended(self._place)

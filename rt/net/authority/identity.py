@@ -142,7 +142,7 @@ class PeerIdentity:
 
 
 class NodeObjection(Protocol):
-    """Decides whether a node's certificate is refused; see `rt.node.host.door.NodeDoor`."""
+    """Decides whether a node's certificate is refused (`rt.node.host.node_admission`)."""
 
     def __call__(self, peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:
         """Return why the peer is refused; "" if it is admitted.

@@ -26,7 +26,7 @@ class Dependencies:
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         serve: sets the end of the merged log that pullers may read.
         refuse: turns all pullers away permanently, with this reason.
-        pulse: sends and receives idle heartbeats.
+        idle_heartbeat: sends and receives idle heartbeats.
         is_full: returns whether the disk has too little room to accept anything new.
         turn_away: turns away all pullers except nodes, with a reason; None admits them again.
     """
@@ -39,6 +39,6 @@ class Dependencies:
     pass_on: Callable[[str, str], None]
     serve: Callable[[Position], None]
     refuse: Callable[[Refused], None]
-    pulse: IdleHeartbeat
+    idle_heartbeat: IdleHeartbeat
     is_full: Callable[[], bool]
     turn_away: Callable[[Refused | None], None] = lambda _why: None

@@ -44,7 +44,7 @@ _REST_ALONE_S: Final = 4.0  # `rest_s` of a node alone, which has no messages to
 _TICK_ALONE_S: Final = 0.02  # `tick_s` of a node alone, whose rare heartbeats would spare no one
 # Streams at rest step together, so that only the first finds the processor's caches cold.
 _TOGETHER_S: Final = 1.0
-_CALM_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
+_QUIESCENT_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Timing:
         look_s: time between two searches for sessions that do not arrive.
         patience: searches in which a session did not grow before another node is asked for it.
         easy_ticks: how many ticks one step may advance while nothing happens.
-        calm_s: how long a node must be idle before it rests.
+        quiescent_s: how long a node must be idle before it rests.
         rest_s: time between steps at rest, which send reports and may archive files.
     """
 
@@ -66,7 +66,7 @@ class Timing:
     look_s: float
     patience: int
     easy_ticks: int = 1
-    calm_s: float = _CALM_S
+    quiescent_s: float = _QUIESCENT_S
     rest_s: float = 10.0  # other nodes wait 15 s for a node's report of its publishers
 
 
@@ -134,22 +134,25 @@ class Duties:
     that a node runs (`rt.node.agree.sequencer.NodeSequencer`). One thread at a time may call it.
     """
 
-    def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
+    def __init__(self, member: Member, dependencies: Dependencies, timing: Timing) -> None:
         """Prepare, and let pullers read what was executed before the restart."""
         self._member = member
         self._executor, self._copies = member.executor, member.execution.copies
-        self._ports = ports
+        self._dependencies = dependencies
         self._timing = timing
-        self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
-        self._wanting = MissingSessions(member, ports.sessions, timing.patience)
+        self._keep_up = KeepUp(
+            member, dependencies.snapshots, dependencies.copy_log, timing.missing_s
+        )
+        self._missing = MissingSessions(member, dependencies.sessions, timing.patience)
         self._next_tick_s = self._next_look_s = float("-inf")
         self.idle_policy = IdlePolicy(
-            member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
+            member, dependencies.idle_heartbeat, dependencies.watch,
+            quiescent_s=timing.quiescent_s, easy_ticks=timing.easy_ticks,
         )  # fmt: skip
         self._merge_again_s = float("-inf")  # when to retry after a full disk
         self._paused = ""  # why the merged log could not be written at the last attempt
         self._served = START
-        self._forks = ForkWatch(member, ports.refuse)
+        self._forks = ForkWatch(member, dependencies.refuse)
         self._seal: str | None = None
         self._lines = RepeatedLines(_log)
         self._status = status = member.engine.status()
@@ -170,9 +173,9 @@ class Duties:
             CorruptLog: a log is damaged, and no other node has its contents.
             WriterFailed: this node was removed from the cluster, or is an older copy of itself.
         """
-        copies, ports, rest, watch = self._copies, self._ports, self.idle_policy, self._ports.watch
-        member = self._member
-        if copies.dropped or copies.owned or ports.sessions.is_removing:
+        member, copies, rest = self._member, self._copies, self.idle_policy
+        dependencies, watch = self._dependencies, self._dependencies.watch
+        if copies.dropped or copies.owned or dependencies.sessions.is_removing:
             self._follow_lives()
         member.holdings.presence.now_s = now_s  # steps at rest are far apart
         self._take(now_s, mail)
@@ -190,12 +193,12 @@ class Duties:
             for _ in range(rest.ticks):
                 member.tick()
         self._advance(now_s, mail, is_tick=is_tick)
-        if copies.dropped or copies.owned or ports.sessions.is_removing:
+        if copies.dropped or copies.owned or dependencies.sessions.is_removing:
             self._follow_lives()  # before a snapshot covers it
         if is_tick or self._served != self._executor.ledger.end:
             self._serve()
-        if is_tick or ports.retention.is_called:
-            ports.retention.turn(now_s)
+        if is_tick or dependencies.retention.is_called:
+            dependencies.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
         is_loud = bool(mail.synced or mail.received or mail.orders or mail.damaged or mail.gone)
@@ -238,11 +241,11 @@ class Duties:
         """
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()
-        self._ports.snapshots.end()
+        self._dependencies.snapshots.end()
 
     def _follow_lives(self) -> None:
-        drop_copies(self._member, self._ports.sessions)
-        bind_copies(self._member, self._ports.sessions)
+        drop_copies(self._member, self._dependencies.sessions)
+        bind_copies(self._member, self._dependencies.sessions)
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
@@ -263,7 +266,7 @@ class Duties:
     def _take(self, now_s: float, mail: Mail) -> None:
         member = self._member
         for session in mail.synced:
-            held = self._ports.sessions.copy_as_of(session, self._executor.ledger.index)
+            held = self._dependencies.sessions.copy_as_of(session, self._executor.ledger.index)
             if held is not None:  # it may have been set aside
                 member.hold(session, held.durable)
         if mail.received and member.engine.leads:
@@ -305,29 +308,31 @@ class Duties:
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + self._timing.look_s
             self._lines.flush()
-            if not self._ports.is_full():  # else a session that is asked for would be refused
-                self._wanting.look(waiting.missing)
-        self._ports.snapshots.turn(now_s)
+            if (
+                not self._dependencies.is_full()
+            ):  # else a session that is asked for would be refused
+                self._missing.look(waiting.missing)
+        self._dependencies.snapshots.turn(now_s)
         self._executor.rest()
 
     def _look_at_seal(self, notes: Mapping[str, str]) -> None:
         """Refuse readers while the ledger's seal says that another cluster continues the log."""
         self._seal = notes.get(SEALED_NOTE)
-        self._ports.turn_away(moved_away(notes))
+        self._dependencies.turn_away(moved_away(notes))
 
     def _report_stuck(self, session: str, stuck: Stuck, *, is_new: bool) -> None:
         """Log why a session is not merged; refuse its publisher if it never can be."""
         if is_new:
             _log.warning("%s", stuck.words)
-        held = self._ports.sessions.get(session) if stuck.is_refused else None
+        held = self._dependencies.sessions.get(session) if stuck.is_refused else None
         if held is not None:
             held.refuse(Refused(stuck.code, stuck.words))
 
     def _look_at(self, undecided: int) -> Waiting:
-        greeting, execution = self._member.greeting, self._member.execution
+        restart_check, execution = self._member.restart_check, self._member.execution
         return Waiting(
             execution.missing if execution.queue else None, self._keep_up.copy,
-            greeting.waits_for, undecided, greeting.finding, self._forks.found,
+            restart_check.waits_for, undecided, restart_check.finding, self._forks.found,
             dict(self._member.proposals.stuck), self._paused, dict(self._member.unheard),
             self._member.proposals.unreadable,
         )  # fmt: skip
@@ -353,7 +358,7 @@ class Duties:
             if is_tick and self._member.holdings.others:
                 self._keep_up.turn(
                     now_s, is_forked=self._forks.found is not None,
-                    is_full=self._ports.is_full(), paused=self._paused,
+                    is_full=self._dependencies.is_full(), paused=self._paused,
                 )  # fmt: skip
         except Diverged as difference:
             self._forks.take(now_s, difference)
@@ -394,14 +399,14 @@ class Duties:
 
     def _confirm(self, session: str) -> None:
         ledger = self._executor.ledger
-        held = self._ports.sessions.copy_as_of(session, ledger.index)
+        held = self._dependencies.sessions.copy_as_of(session, ledger.index)
         if held is None:
             return
         known, merged = held.confirmations, ledger.sessions.get(session, START)
         held.merge_to(merged, is_carried=session in self._member.execution.carried)
         if session not in self._copies.checked:
             return  # the copy, and the publisher's log, may differ from what was merged
-        self._ports.sessions.proved(session, merged)
+        self._dependencies.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._member.holdings.agreed(session), merged)
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
@@ -415,7 +420,7 @@ class Duties:
         """
         damage = found.damage
         if not self._is_merged(damage):
-            held = self._ports.sessions.get(found.log.identity.name)
+            held = self._dependencies.sessions.get(found.log.identity.name)
             if held is None or held.appender is not found.log:
                 return
             if not found.scrubbed or held.is_fed or is_elsewhere(found, self._member.holdings):
@@ -442,19 +447,19 @@ class Duties:
             raise damage
         _log.error("%s; it is set aside and fetched again", damage)
         if self._is_merged(damage):
-            self._ports.snapshots.drop()
+            self._dependencies.snapshots.drop()
             self._executor.discard(damage.path)
         else:
             session = os.path.basename(os.path.dirname(damage.path))
             is_placed = os.path.basename(damage.path) != FILE_NAME  # manifests have no position
             damaged_at = damage.position if is_placed and not diverged else None
-            self._ports.sessions.give_up(session, diverged=diverged, damaged_at=damaged_at)
+            self._dependencies.sessions.give_up(session, diverged=diverged, damaged_at=damaged_at)
             self._member.lose(session)
 
     def _take_want(self, sender: str, body: bytes) -> None:
         for session in decode_report(body).items:
-            if self._ports.sessions.get(session) is not None:
-                self._ports.pass_on(sender, session)
+            if self._dependencies.sessions.get(session) is not None:
+                self._dependencies.pass_on(sender, session)
 
     def _serve(self) -> None:
         """Let pullers read the merged log up to where this node has executed it.
@@ -473,7 +478,7 @@ class Duties:
             end = min(self._served, executor.appender.next_place)
         if end != self._served:
             self._served = end
-            self._ports.serve(end)
+            self._dependencies.serve(end)
 
 
 def _undecided(status: Status, first_last: int) -> int:

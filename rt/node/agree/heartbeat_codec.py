@@ -1,7 +1,7 @@
-"""Encodes idle heartbeats: which streams of a process are calm, that is, have nothing to do.
+"""Encodes idle heartbeats: which streams of a process are quiescent: they have nothing to do.
 
 Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
-index u64. Each heartbeat lists all calm streams, so a lost or late one needs no repair.
+index u64. Each heartbeat lists all quiescent streams, so a lost or late one needs no repair.
 """
 
 import struct
@@ -23,14 +23,14 @@ def group_of(cluster: str) -> bytes:
     return blake2b(cluster.encode(), digest_size=8).digest()
 
 
-def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
-    """Encode the idle position of each calm stream, keyed by `group_of` its cluster.
+def encode_heartbeat(quiescent: Mapping[bytes, Quiescence]) -> bytes:
+    """Encode the idle position of each quiescent stream, keyed by `group_of` its cluster.
 
-    >>> calm = {group_of("flights"): Quiescence(3, 14)}
-    >>> decode_heartbeat(encode_heartbeat(calm)) == calm
+    >>> quiescent = {group_of("flights"): Quiescence(3, 14)}
+    >>> decode_heartbeat(encode_heartbeat(quiescent)) == quiescent
     True
     """
-    items = [_ITEM.pack(group, place.term, place.index) for group, place in calm.items()]
+    items = [_ITEM.pack(group, place.term, place.index) for group, place in quiescent.items()]
     return _COUNT.pack(len(items)) + b"".join(items)
 
 

@@ -24,7 +24,7 @@ from sequencer.peers.message_reader import MessageReader
 from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
-PULSE_ALPN: Final = "rt-pulse/1"
+IDLE_HEARTBEAT_ALPN: Final = "rt-pulse/1"
 # A node at rest repeats its idle position every 10 s; one that hangs is no longer announced.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
@@ -69,9 +69,9 @@ class StreamHeartbeat:
         self.members: Mapping[str, Sequence[Address]] = {}
         self.rests: tuple[float, Quiescence] | None = None
 
-    def show(self, calm: Quiescence | None) -> None:
+    def show(self, quiescence: Quiescence | None) -> None:
         """Announce this node's idle position in the next heartbeats; None withdraws it."""
-        self.rests = None if calm is None else (self._process.clock(), calm)
+        self.rests = None if quiescence is None else (self._process.clock(), quiescence)
 
     def heard(self) -> dict[str, Quiescence]:
         """Return the idle position that each other member reported lately."""
@@ -114,7 +114,8 @@ class ProcessHeartbeat:
 
         Args:
             loop: the event loop that sends and receives.
-            context: returns the client context for the next connection, which offers `PULSE_ALPN`.
+            context: returns the client context for the next connection, which offers
+                `IDLE_HEARTBEAT_ALPN`.
             beat_s: time between two heartbeats.
             lost_s: how long a process may be silent before it counts as lost.
             clock: a monotonic clock, in seconds.
@@ -168,7 +169,7 @@ class ProcessHeartbeat:
             PeerError: the peer is not a node.
         """
         if not identity.is_node:
-            raise PeerError(f"{identity.name!r} is not a node, and has no pulse")
+            raise PeerError(f"{identity.name!r} is not a node, and sends no idle heartbeats")
         return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
 
     def joined(self, reading: PeerIn) -> bool:
@@ -209,7 +210,7 @@ class ProcessHeartbeat:
         for name, at in wanted - self._lines.keys():
             dialer = PeerDialer(name, at, self._context)
             line = self._lines[name, at] = PeerOut(
-                self.loop, f"{name} (pulse)", dialer, self._about, is_quiet=True
+                self.loop, f"{name} (idle heartbeat)", dialer, self._about, is_quiet=True
             )
             line.nudge()
 
@@ -230,7 +231,7 @@ class ProcessHeartbeat:
         for each in self._heard.values():
             is_lost = bool(each.streams) and now_s - each.at_s > self._timing[1]
             if is_lost and not each.is_lost:
-                _log.info("node %s has no pulse any more", each.sender)
+                _log.info("node %s sends no idle heartbeats any more", each.sender)
                 self._wake(each.sender, each.streams)
             each.is_lost = is_lost
 
@@ -239,7 +240,7 @@ class ProcessHeartbeat:
 
         Return True: the process itself goes on.
         """
-        _log.error("internal error in the pulse", exc_info=error)
+        _log.error("internal error in the idle heartbeats", exc_info=error)
         self.loop.forget(self)
         for each in [*self._streams.values()]:
             each.fail(error)
@@ -261,7 +262,7 @@ class ProcessHeartbeat:
     def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
         """Record a heartbeat; wake the streams that its sender no longer lists as idle."""
         before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
-        ended = [group for group, calm in before.items() if streams.get(group) != calm]
+        ended = [group for group, was in before.items() if streams.get(group) != was]
         self._wake(heard.sender, ended)
 
     def _wake(self, sender: str, groups: Iterable[bytes]) -> None:

@@ -14,7 +14,7 @@ _QUIET_S: Final = 0.5  # after so long without events a stream needs fewer steps
 class IdleHeartbeat(Protocol):
     """The methods of a stream's idle heartbeat that `IdlePolicy` uses; see `idle_heartbeat`."""
 
-    def show(self, calm: Quiescence | None) -> None:
+    def show(self, quiescence: Quiescence | None) -> None:
         """Announce this node's idle position; None withdraws it."""
 
     def heard(self) -> Mapping[str, Quiescence]:
@@ -24,12 +24,13 @@ class IdleHeartbeat(Protocol):
 class IdlePolicy:
     """IdlePolicy: decides when the consensus of a stream needs no ticks.
 
-    A node is calm while it has nothing to do and nothing to agree on. A leader that has been calm
-    for a while announces it in the heartbeat that its process sends for all its streams. A follower
-    that has been calm at the same position announces that too and stops its timers. Once all
-    followers have done so, the leader stops as well. A node resumes when its calm ends, or when it
-    stops hearing that the other side is calm: for a follower, that is its leader; for a leader,
-    every follower. So the end of a rest needs no message, and a lost message only ends a rest.
+    A node is quiescent while it has nothing to do and nothing to agree on. A leader that has been
+    quiescent for a while announces it in the heartbeat that its process sends for all its streams.
+    A follower that has been quiescent at the same position announces that too and stops its timers.
+    Once all followers have done so, the leader stops as well. A node resumes when its quiescence
+    ends, or when it stops hearing that the other side is quiescent: for a follower, that is its
+    leader; for a leader, every follower. So the end of a rest needs no message, and a lost message
+    only ends a rest.
 
     A member that is away does not keep the others awake: it answers no heartbeat and sends nothing.
     Any message from it ends the leader's rest, since a running member keeps the others awake until
@@ -41,27 +42,27 @@ class IdlePolicy:
     def __init__(
         self,
         member: Member,
-        pulse: IdleHeartbeat,
+        idle_heartbeat: IdleHeartbeat,
         watch: SessionWatch,
         *,
-        calm_s: float,
+        quiescent_s: float,
         easy_ticks: int,
     ) -> None:
         """Start awake.
 
         Args:
             member: this node's member.
-            pulse: the stream's idle heartbeat.
+            idle_heartbeat: the stream's idle heartbeat.
             watch: opens and closes sessions.
-            calm_s: seconds of calm after which a leader announces its calm; a follower does so
+            quiescent_s: seconds of quiescence after which a leader announces it; a follower does so
                 after half of them.
             easy_ticks: how many ticks one step may advance while nothing happens: at most a
                 heartbeat interval.
         """
-        self._member, self._pulse, self._watch = member, pulse, watch
-        self._calm_s, self._easy_ticks = calm_s, easy_ticks
+        self._member, self._idle_heartbeat, self._watch = member, idle_heartbeat, watch
+        self._quiescent_s, self._easy_ticks = quiescent_s, easy_ticks
         self._place: Quiescence | None = None
-        self._since_s = float("inf")  # since when it has been calm at that place
+        self._since_s = float("inf")  # since when it has been quiescent at that place
         self._quiet_s = float("inf")  # when something last happened
         self._is_shown = False  # whether that place is announced
         self.is_quiet = True  # whether nothing was under way at the last look
@@ -78,7 +79,7 @@ class IdlePolicy:
         """
         self.is_quiet = is_quiet = not (is_loud or self._is_busy)
         self._quiet_s = min(self._quiet_s, now_s) if is_quiet else float("inf")
-        place = self._calm_place() if is_quiet else None
+        place = self._quiescent_place() if is_quiet else None
         if place is None or place != self._place:
             self._place, self._since_s = place, now_s
         if place is not None:
@@ -104,7 +105,7 @@ class IdlePolicy:
         if not others:
             return True
         is_due = self._is_due(now_s)
-        heard = self._pulse.heard() if is_due else {}
+        heard = self._idle_heartbeat.heard() if is_due else {}
         there = {name for name in others & heard.keys() if heard[name] == place}
         if engine.leads:
             is_shown, is_enough = is_due, others - (self.away - heard.keys()) <= there
@@ -116,13 +117,13 @@ class IdlePolicy:
         return is_due and is_enough
 
     def _show(self, place: Quiescence | None) -> None:
-        self._pulse.show(place)
+        self._idle_heartbeat.show(place)
         self._is_shown = place is not None
 
     def _is_due(self, now_s: float) -> bool:
-        """Whether this node has been calm for long enough, with all copies up to date."""
-        calm_s = self._calm_s if self._member.engine.leads else self._calm_s / 2
-        if now_s - self._since_s < calm_s:
+        """Whether this node has been quiescent for long enough, with all copies up to date."""
+        quiescent_s = self._quiescent_s if self._member.engine.leads else self._quiescent_s / 2
+        if now_s - self._since_s < quiescent_s:
             return False
         if not is_even(self._member.holdings, self._member.executor.ledger):
             self._since_s = now_s  # checking many sessions takes a while
@@ -141,16 +142,16 @@ class IdlePolicy:
             or member.executor.lacks_log
         )
 
-    def _calm_place(self) -> Quiescence | None:
-        """The end of the log if this node is calm; None while the node waits for anything.
+    def _quiescent_place(self) -> Quiescence | None:
+        """The end of the log if this node is quiescent; None while the node waits for anything.
 
         A node keeps ticking until a snapshot covers everything it has executed.
         """
         member = self._member
         is_waiting = (
             member.execution.saved_index < member.executor.ledger.index
-            or member.greeting.waits_for
+            or member.restart_check.waits_for
             or member.proposals.stuck
             or self._watch.is_deciding
         )
-        return None if is_waiting else member.engine.calm
+        return None if is_waiting else member.engine.quiescence

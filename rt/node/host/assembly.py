@@ -88,7 +88,7 @@ def build_member(
         settings.name,
         names,
         engine=engine,
-        journal=opened.journal, greeting=_greeting(settings, directory, opened),
+        journal=opened.journal, restart_check=_restart_check(settings, directory, opened),
         executor=executor,
         planner=Planner(logs, received, carrying),
         dial=dial,
@@ -138,7 +138,9 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
         _log.warning("the members are %s by this node's log; its configuration differs", texts)
 
 
-def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> RestartCheck:
+def _restart_check(
+    settings: NodeSettings, directory: NodeDirectory, opened: Opened
+) -> RestartCheck:
     """Record this start durably; return the check that detects if a node's state is an older copy.
 
     Call this before anything is sent to another node.

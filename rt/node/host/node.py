@@ -41,15 +41,15 @@ from rt.node.agree.idle_heartbeat import StreamHeartbeat
 from rt.node.agree.leadership import Leadership, OnRole
 from rt.node.agree.leadership_handover import hand_over
 from rt.node.agree.level_gate import LevelGate
-from rt.node.host.door import NodeDoor, demand_own
 from rt.node.host.ending import Ending
+from rt.node.host.node_admission import NodeAdmission, demand_own
 from rt.node.host.pipeline import Links, NodePipeline
 from rt.node.host.port import NodePort
 from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
-from rt.node.observe.lookout import Lookout
+from rt.node.observe.periodic_sampler import PeriodicSampler
 from rt.node.observe.sampler import NodeSampler, Watched
 from rt.node.observe.status import for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
@@ -125,62 +125,60 @@ class Node:
     def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
         """Connect the node to its port; if that fails, close the port unless streams share it."""
         port = NodePort(self.settings) if opens is None else opens()
-        pulse = port.pulse.join(
+        idle_heartbeat = port.idle_heartbeat.join(
             self.settings.founding_name, lambda: self.pipeline.sequencer.ring(), self._ending.fail
         )
         try:
-            self._build(opened, port, pulse, about, is_whole=opens is None)
+            self._build(opened, port, idle_heartbeat, about, is_whole=opens is None)
         except BaseException:
-            pulse.leave()
+            idle_heartbeat.leave()
             if opens is None:
                 port.stop()
                 port.loop.stop()
             raise
 
     def _build(
-        self, opened: Opened, port: NodePort, pulse: StreamHeartbeat, about: str, *, is_whole: bool
-    ) -> None:
+        self, opened: Opened, port: NodePort, idle_heartbeat: StreamHeartbeat, about: str, *,
+        is_whole: bool,
+    ) -> None:  # fmt: skip
         settings, directory = self.settings, self.directory
         self._places = places = PeerAddresses(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             lambda node, session: self.relay.pass_on(node, session),
             lambda begin: CatchUp(
-                settings,
-                places,
-                begin,
-                directory.guard,
-                contexts,
+                settings, places, begin, directory.guard, contexts,
                 suspect=lambda damage: self.scrubber.suspect(damage),
             ),
-            places.follow,
-            pulse,
-        )
+            places.follow, idle_heartbeat,
+        )  # fmt: skip
         self.peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(
             settings, directory, opened, links, self._ending, loop=port.loop, memory=port.frames
         )  # fmt: skip
         member, sequencer = self.pipeline.member, self.pipeline.sequencer
-        self._door = NodeDoor(settings, member.membership, sequencer)
+        self._admission = NodeAdmission(settings, member.membership, sequencer)
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._successions = self._make_successions(contexts.files, port.loop)
         self._lost = opened.damage
         self._levels = self._make_levels()
-        self.peers = self._make_peers(pulse, port.loop)
+        self.peers = self._make_peers(idle_heartbeat, port.loop)
         if self.peers is not None:
             member.transmit = self.peers.send
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
-        self.port, self._pulse, self._is_whole = port, pulse, is_whole
+        self.port, self._idle_heartbeat, self._is_whole = port, idle_heartbeat, is_whole
         self._served = self._make_served(about)
         # Syncs and sequences what a connection has appended (`replicator.host.Host`).
         self.settle: Callable[[], None] = partial(self._ending.guarded, self.pipeline.settle)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()), self._agree_on_members, loop=port.loop)
+        self.periodic_sampler = PeriodicSampler(
+            NodeSampler(self._watched()), self._agree_on_members, loop=port.loop
+        )
 
     def _agree_on_members(self) -> None:
         """Propose to admit only certificates that name the cluster, if those of all members do."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
-            self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
+            self._admission.bind(self.peers.holders, self.pipeline.sequencer.order)
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -207,7 +205,7 @@ class Node:
             member.proposals.founding = levels.first_note
         return levels
 
-    def _make_peers(self, pulse: StreamHeartbeat, loop: EventLoop) -> Peers | None:
+    def _make_peers(self, idle_heartbeat: StreamHeartbeat, loop: EventLoop) -> Peers | None:
         settings = self.settings
         if settings.is_alone:
             return None
@@ -217,15 +215,15 @@ class Node:
         )
         peers = Peers(
             loop, settings.name, self._places.now, contexts.current, self.pipeline.hear,
-            gone=self.pipeline.sequencer.gone, objection=self._door.objection,
+            gone=self.pipeline.sequencer.gone, objection=self._admission.objection,
             removed=self.pipeline.sequencer.told_removed,
             outdated=self._levels.objection,
         )  # fmt: skip
-        pulse.follow(self._places.now)
+        idle_heartbeat.follow(self._places.now)
 
         def follow(places: Mapping[str, Sequence[Address]]) -> None:
             peers.follow(places)
-            pulse.follow(places)
+            idle_heartbeat.follow(places)
 
         self._places.listener = follow
         return peers
@@ -240,7 +238,7 @@ class Node:
         return ServedStream(
             self, record, others, peers,
             {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
-            is_own=is_own, door=self._door.objection, outdated=self._levels.objection,
+            is_own=is_own, door=self._admission.objection, outdated=self._levels.objection,
             says=self._successions.say, hears=self._successions.hear,
         )  # fmt: skip
 
@@ -261,7 +259,7 @@ class Node:
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             admission=lambda: self.port.server.admission,
-            votes=self._door.votes, served=lambda: pipeline.feeds.end,
+            votes=self._admission.votes, served=lambda: pipeline.feeds.end,
             gate=self._levels, successions=self._successions,
         )  # fmt: skip
 
@@ -274,7 +272,7 @@ class Node:
             if self._is_whole:
                 self.port.start()
             self.scrubber.start(self.port.loop, self.pipeline.inboxes.syncer.pool)
-            self.lookout.start()
+            self.periodic_sampler.start()
             self._successions.start()
         return damaged
 
@@ -300,7 +298,7 @@ class Node:
 
     def is_member(self, name: str) -> bool:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
-        return self._door.is_member(name)
+        return self._admission.is_member(name)
 
     def quota(self, publisher: PeerName) -> Quota:
         """The quota of a publisher in this stream (`replicator.host.Host`)."""
@@ -351,7 +349,7 @@ class Node:
         now_s = time.monotonic()
         if now_s - self.pipeline.sequencer.stepped_s() > STUCK_S:
             return "sequence"
-        return "look-out" if now_s - self.lookout.sample.at_s > STUCK_S else ""
+        return "look-out" if now_s - self.periodic_sampler.sample.at_s > STUCK_S else ""
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped or failed; return False if the time ran out first."""
@@ -369,7 +367,7 @@ class Node:
         if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
             _log.info("another node leads now; this one stops")
         self._successions.stop()
-        self.lookout.stop()
+        self.periodic_sampler.stop()
         self.scrubber.stop()
         self._end_connections()
         self.relay.stop()
@@ -384,7 +382,7 @@ class Node:
 
     def _end_connections(self) -> None:
         """End the stream's connections; peers that connect later are sent the reason."""
-        self._pulse.leave()
+        self._idle_heartbeat.leave()
         if self._is_whole:
             self.port.stop()
         else:
@@ -413,7 +411,7 @@ class Node:
         inboxes = pipeline.inboxes
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self.peers, settings, self.directory.guard,
-            sample=self.lookout.sample, opened=inboxes.opened,
+            sample=self.periodic_sampler.sample, opened=inboxes.opened,
             why_refused=self.port.late.why_refused,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
@@ -466,7 +464,7 @@ class Node:
         return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
 
     def _halt(self) -> None:
-        self._pulse.leave()
+        self._idle_heartbeat.leave()
         self.pipeline.halt()
 
 

@@ -50,14 +50,14 @@ class Links:
     """Links: how a pipeline reaches the other nodes.
 
     Attributes:
-        pass_on, copy_log, pulse: as in `Dependencies`.
+        pass_on, copy_log, idle_heartbeat: as in `Dependencies`.
         dial: takes the addresses of all other nodes, by name, whenever they change.
     """
 
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
     dial: Dial
-    pulse: IdleHeartbeat
+    idle_heartbeat: IdleHeartbeat
 
 
 class NodePipeline:
@@ -125,12 +125,12 @@ class NodePipeline:
             flush=self.inboxes.flush, pool=self.inboxes.syncer.pool, pause_s=storage.snapshot_s,
         )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
-        ports = Dependencies(
+        dependencies = Dependencies(
             self.inboxes, self._snapshots, self.retention, self.watch, links.copy_log,
-            links.pass_on, self._serve, self.feeds.refuse, links.pulse, lambda: guard.is_closed,
-            self.feeds.turn_away,
+            links.pass_on, self._serve, self.feeds.refuse, links.idle_heartbeat,
+            lambda: guard.is_closed, self.feeds.turn_away,
         )  # fmt: skip
-        duties = Duties(self.member, ports, timing_of(settings))
+        duties = Duties(self.member, dependencies, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
         pool = self.inboxes.syncer.pool
         self._duty_turns = DutyTurns(loop, self.sequencer, ending.fail, pool=pool)

@@ -8,7 +8,7 @@ from rt.log.write.recent_frames import FrameMemory
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat
+from rt.node.agree.idle_heartbeat import IDLE_HEARTBEAT_ALPN, ProcessHeartbeat
 from rt.node.settings.node import NodeSettings
 
 
@@ -30,12 +30,12 @@ class NodePort:
         self.own_stream = settings.stream
         self.streams = Streams()
         self.loop = EventLoop()
-        own = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+        own = Contexts(files, lambda *paths: offering(client_context(*paths), IDLE_HEARTBEAT_ALPN))
         timing = settings.agreement  # as often as a leader's heartbeat of a busy stream
-        self.pulse = ProcessHeartbeat(
+        self.idle_heartbeat = ProcessHeartbeat(
             self.loop, own.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
         )
-        self.streams.shared = {PULSE_ALPN: self.pulse.serve}
+        self.streams.shared = {IDLE_HEARTBEAT_ALPN: self.idle_heartbeat.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
@@ -57,10 +57,10 @@ class NodePort:
     def start(self) -> None:
         """Start accepting connections."""
         self.server.start()
-        self.pulse.start()
+        self.idle_heartbeat.start()
 
     def stop(self) -> None:
         """End all connections."""
-        self.pulse.stop()
+        self.idle_heartbeat.stop()
         self.server.stop()
         self._late_checks.stop()

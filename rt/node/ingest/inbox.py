@@ -49,7 +49,7 @@ class NodeInbox:
         `apart`. The syncing thread calls `sync` and sets `durable`; the sequencing thread sets
         `merged` and `confirmations`. These only move forward, so any thread may read them. The
         syncer and the sequencing thread set `is_carried`, which only decides when to sync.
-        `put_back` is set before there is a connection. Any thread may set `leave`. `Inboxes` calls
+        `restored` is set before there is a connection. Any thread may set `leave`. `Inboxes` calls
         `claim` under its lock. `peer` and `_wake` are cleared without the lock, so other threads
         read each of them once.
     """
@@ -77,7 +77,7 @@ class NodeInbox:
         self.waits_since_s = NOTHING_WAITS
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
-        self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
+        self.restored: tuple[Position, Position] | None = None  # range restored from the journal
         self._wake: Bell | None = None
 
     def written(self) -> None:

@@ -33,7 +33,7 @@ def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
             instruction = read_instruction(entry)
             for each in instruction.slices if isinstance(instruction, Merge) else ():
                 if each.carried and inboxes.begun_after(each.session) <= entry.index:
-                    _put_back(inboxes, each)
+                    _restore(inboxes, each)
 
 
 def read_instruction(entry: Entry) -> Instruction | None:
@@ -44,7 +44,7 @@ def read_instruction(entry: Entry) -> Instruction | None:
         return None
 
 
-def _put_back(inboxes: Inboxes, each: Slice) -> None:
+def _restore(inboxes: Inboxes, each: Slice) -> None:
     inbox = inboxes.get(each.session)
     if inbox is None or not each.first <= inbox.appender.end < each.end:
         return
@@ -59,8 +59,8 @@ def _put_back(inboxes: Inboxes, each: Slice) -> None:
         after.step(header)
     appender.append((each.carried[end - each.first :],), headers, after)
     inboxes.hold(inbox)
-    begin = inbox.put_back[0] if inbox.put_back else end
-    inbox.put_back = begin, appender.end
+    begin = inbox.restored[0] if inbox.restored else end
+    inbox.restored = begin, appender.end
     _log.warning(
         "session %s: the disk had lost its copy from %s to %s, as in a power cut; that was put "
         "back from the journal", each.session, begin, appender.end,

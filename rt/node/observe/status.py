@@ -183,16 +183,16 @@ def _sessions(
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
             "poisoned": why_refused(inbox.appender),
             "apart": inbox.apart,
-            "put_back": _put_back(inbox),
+            "put_back": _restored(inbox),
             **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)
     ]
 
 
-def _put_back(inbox: NodeInbox) -> list[str]:
+def _restored(inbox: NodeInbox) -> list[str]:
     """Return the range restored from the journal; [] once the publisher has continued after it."""
-    place = inbox.put_back
+    place = inbox.restored
     return [str(each) for each in place] if place and inbox.appender.end <= place[1] else []
 
 

@@ -19,8 +19,8 @@ from rt.errors import CorruptLog, GapError, Misuse, RtError
 from rt.log.files.absent import AbsentLog
 from rt.position import START, Position
 from rt.spark.formats.errors import one_line_errors
+from rt.spark.reading.log_paths import log_paths
 from rt.spark.reading.options import FAILFAST, ReadOptions
-from rt.spark.reading.places import log_paths
 from rt.spark.reading.plan import (
     LogSnapshot,
     LogView,

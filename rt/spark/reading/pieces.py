@@ -13,7 +13,7 @@ from rt.limits import KIB
 from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
-from rt.spark.reading.places import LogPlace
+from rt.spark.reading.log_paths import LogPlace
 from rt.spark.reading.storage import Ahead
 
 # One read brings the headers of many small frames; after a large frame, another read is needed.

@@ -38,8 +38,8 @@ from rt.log.read.start import (
     resolve,
 )
 from rt.position import START, Position
+from rt.spark.reading.log_paths import LogPlace, log_paths
 from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
-from rt.spark.reading.places import LogPlace, log_paths
 from rt.spark.reading.storage import open_directory
 
 _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of at least 128 bytes in a 1 GiB file

@@ -18,9 +18,9 @@ from rt.log.read.gaps import gaps_between
 from rt.position import Position
 from rt.spark.reading.arrays import PieceGroup
 from rt.spark.reading.bodies import Block
+from rt.spark.reading.log_paths import LogPlace
 from rt.spark.reading.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.reading.pieces import Damage, Part, PartReader, Piece
-from rt.spark.reading.places import LogPlace
 from rt.spark.reading.plan import LogSnapshot
 from rt.spark.reading.poison import corrupt_log
 from rt.spark.reading.schema import CORRUPT

@@ -74,7 +74,7 @@ class NodeSite(Site):
     @property
     def sample(self) -> NodeSample:
         """The latest sample of the node."""
-        return self.node.lookout.sample
+        return self.node.periodic_sampler.sample
 
     def rows(self) -> list[Row]:
         """Return the history of the merged log."""
@@ -127,12 +127,12 @@ class NodeSite(Site):
     def overview(self) -> Fields:
         """Return what the page shows."""
         self._others.watch()
-        self.node.lookout.watch()
+        self.node.periodic_sampler.watch()
         warning = self.node.certificate_warning()
         fields = overview(self.sample, self.node.settings, self._others.answers, warning)
         cursors = [asdict(each) for each in self.cursors()]
         return {
-            **fields, "trend": self.node.lookout.trend.fields(), "cursors": cursors,
+            **fields, "trend": self.node.periodic_sampler.trend.fields(), "cursors": cursors,
             "events": self._events.latest(60),
         }  # fmt: skip
 

@@ -12,7 +12,7 @@ from cryptography import x509
 from rt.errors import Refused
 from rt.net.authority.identity import REFUSED_CODE, UNREADABLE, objection_to_life
 from rt.net.authority.trust import Trust, trust_of
-from rt.net.certificate_watch import live_connections
+from rt.net.certificate_watch import certificate_watch
 from rt.net.repeated import RepeatedLines
 
 _log: Final = logging.getLogger("rt.web")
@@ -33,7 +33,7 @@ class WebClients:
         self._lines = RepeatedLines(_log)
         self._trust: Trust = trust_of(ca)
         self._known = {each.subject for each in self._trust.facts.authorities}
-        live_connections.start()
+        certificate_watch.start()
 
     def watch(self, transport: asyncio.Transport) -> socket.socket | None:
         """Check a client's certificate; end the connection once the certificate is invalid.
@@ -64,7 +64,7 @@ class WebClients:
             return None
         # The watch ends this socket from its own thread, and the event loop notices.
         second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        live_connections.watch(second, name, certificate, self._trust, lambda: "")
+        certificate_watch.watch(second, name, certificate, self._trust, lambda: "")
         return second
 
 

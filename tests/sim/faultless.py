@@ -15,7 +15,7 @@ _SHIP_US = 200
 _RELAYED_SHARE = 100  # one check in this many also looks at relays: every 20 ms
 
 
-class CalmNemesis(MergeNemesis):
+class FaultlessNemesis(MergeNemesis):
     """Does nothing."""
 
     def __init__(self, cluster: MergeCluster, chance: Random) -> None:
@@ -29,7 +29,7 @@ class CalmNemesis(MergeNemesis):
         """Do nothing, not even heal: links that are cut stay cut."""
 
 
-class CalmCluster(MergeCluster):
+class FaultlessCluster(MergeCluster):
     """Three nodes, of which the first leads.
 
     Args:
@@ -37,7 +37,7 @@ class CalmCluster(MergeCluster):
         reach: the nodes that each session's publisher reaches; all nodes by default.
     """
 
-    nemesis_type = CalmNemesis
+    nemesis_type = FaultlessNemesis
 
     def __init__(self, seed: int, reach: Mapping[str, Sequence[str]] | None = None) -> None:
         self._reachable = reach or {}

@@ -1,4 +1,4 @@
-"""A kept connection: many requests, one handshake, and a new one where it has ended."""
+"""PersistentConnection: many requests, one handshake, and a new one where it has ended."""
 
 import json
 import socket

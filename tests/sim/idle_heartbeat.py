@@ -15,10 +15,10 @@ _ORDER = struct.Struct("<II")  # the life of the process, and the heartbeat's nu
 _GROUP = group_of("sim")
 
 
-class NoPulse:
+class NoIdleHeartbeat:
     """The heartbeat of a process that sends and hears nothing."""
 
-    def show(self, calm: Quiescence | None) -> None:
+    def show(self, quiescence: Quiescence | None) -> None:
         """Say nothing."""
 
     def heard(self) -> Mapping[str, Quiescence]:
@@ -26,7 +26,7 @@ class NoPulse:
         return {}
 
 
-class SimPulse:
+class SimIdleHeartbeat:
     """Sends heartbeats as `ProcessHeartbeat` does; a connection keeps them in order."""
 
     def __init__(self, node: "MergeNode", beat_us: int, lost_us: int) -> None:
@@ -39,14 +39,14 @@ class SimPulse:
         self._last: dict[str, tuple[int, int]] = {}
         node.world.clock.after(beat_us, self._beat)
 
-    def show(self, calm: Quiescence | None) -> None:
+    def show(self, quiescence: Quiescence | None) -> None:
         """Tell the others from the next heartbeat on."""
-        self._shown = calm
+        self._shown = quiescence
 
     def heard(self) -> Mapping[str, Quiescence]:
         """Return where other nodes are idle."""
         since_us = self._node.world.clock.now_us - self._lost_us
-        return {name: calm for name, (at_us, calm) in self._heard.items() if at_us > since_us}
+        return {name: place for name, (at_us, place) in self._heard.items() if at_us > since_us}
 
     def take(self, sender: str, data: bytes) -> None:
         """Take another process's heartbeat."""
@@ -54,11 +54,11 @@ class SimPulse:
         if (life, number) <= self._last.get(sender, (0, 0)):
             return
         self._last[sender] = life, number
-        calm = decode_heartbeat(data[len(BEAT) + _ORDER.size :]).get(_GROUP)
+        place = decode_heartbeat(data[len(BEAT) + _ORDER.size :]).get(_GROUP)
         before = self._heard.pop(sender, None)
-        if calm is not None:
-            self._heard[sender] = self._node.world.clock.now_us, calm
-        if before is not None and before[1] != calm:
+        if place is not None:
+            self._heard[sender] = self._node.world.clock.now_us, place
+        if before is not None and before[1] != place:
             self._node.wake()
 
     def _beat(self) -> None:

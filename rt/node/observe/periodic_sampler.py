@@ -1,4 +1,4 @@
-"""Lookout: samples a node regularly, and logs stalls and statistics for operators."""
+"""PeriodicSampler: samples a node regularly, and logs stalls and statistics for operators."""
 
 import logging
 import threading
@@ -22,8 +22,8 @@ STATISTICS_S: Final = 60.0
 _WATCHED_S: Final = 10.0  # after the last request for the page
 
 
-class Lookout:
-    """Lookout: publishes samples of a node, and logs stalls and a line of statistics.
+class PeriodicSampler:
+    """PeriodicSampler: publishes samples of a node, and logs stalls and a line of statistics.
 
     Threads:
         Any thread may call `look`; a thread of the pool does so repeatedly. `_turn` is held during

@@ -1,4 +1,4 @@
-"""Live connections: a certificate that is no longer good ends them within a second."""
+"""CertificateWatch: a certificate that is no longer good ends connections within a second."""
 
 import os
 import shutil
@@ -28,14 +28,14 @@ from rt.net.authority.identity import CertificateRole
 from rt.net.authority.renewal import renew
 from rt.net.authority.revocation import revoke
 from rt.net.authority.trust import trust_of
-from rt.net.certificate_watch import live_connections
+from rt.net.certificate_watch import certificate_watch
 from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM, HostEnd, Merge, eventually
 
-PATIENCE_S = 60.0  # that one look is enough, and takes less than a second: test_live_looks.py
+PATIENCE_S = 60.0  # one look is enough, and takes under a second: test_certificate_watch.py
 DAY_S = 86_400
 ROLES = {
     "node": ["rt://node/n2"],
@@ -186,8 +186,8 @@ def test_an_authority_that_is_removed_during_the_handshake_ends_the_connection(s
     other = Authority(site.path("other")).forge(site.path("stray"), uris=ROLES["node"])
     trust = trust_of(os.path.join(site.there, "ca.pem"))
     with ours, theirs:
-        live_connections.watch(theirs, "stray", load_certificate(other.cert), trust, lambda: "")
-        live_connections.start()
+        certificate_watch.watch(theirs, "stray", load_certificate(other.cert), trust, lambda: "")
+        certificate_watch.start()
         ours.settimeout(60)
         assert ours.recv(1) == b""
 

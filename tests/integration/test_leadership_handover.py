@@ -1,4 +1,4 @@
-"""Farewell: a leader that is stopped lets another node lead first."""
+"""Leadership handover: a leader that is stopped lets another node lead first."""
 
 from types import SimpleNamespace
 

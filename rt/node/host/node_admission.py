@@ -1,4 +1,4 @@
-"""NodeDoor: decides which nodes a stream admits, by their certificates."""
+"""NodeAdmission: decides which nodes a stream admits, by their certificates."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from sequencer.membership import Doors, Membership
 from sequencer.peers.dialling import removed_words
 
 
-class NodeDoor:
-    """NodeDoor: admits nodes that the log lists and whose certificates name the cluster.
+class NodeAdmission:
+    """NodeAdmission: admits nodes that the log lists and whose certificates name the cluster.
 
     Any thread may ask it.
     """

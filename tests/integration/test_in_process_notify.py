@@ -1,4 +1,4 @@
-"""Local news: within a process, readers of a log hear from its writer, not the file system."""
+"""InProcessNotify: in its process, readers of a log hear from its writer, not the file system."""
 
 import gc
 import itertools
@@ -18,7 +18,7 @@ from replicator.push.session_watcher import SessionWatcher
 from replicator.source.gather_window import GatherWindow
 from rt import Publisher, Subscriber
 from rt.log.notify import in_process_notify as news_module
-from rt.log.notify.in_process_notify import Announcer, NewsPlace, local_news, place_of
+from rt.log.notify.in_process_notify import Announcer, NewsPlace, in_process_notify, place_of
 from rt.log.notify.watch import POLL_S
 from rt.names import parse_glob
 from rt.net.loop.event_loop import EventLoop
@@ -114,18 +114,18 @@ def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
     (tmp_path / "s").mkdir()
     os.symlink(tmp_path, tmp_path / "link")
     listener, other = Listener(), Listener()
-    local_news.listen(str(tmp_path / "s"), listener.heard)
-    local_news.listen(str(tmp_path / "t"), other.heard)
+    in_process_notify.listen(str(tmp_path / "s"), listener.heard)
+    in_process_notify.listen(str(tmp_path / "t"), other.heard)
     writer = Announcer(str(tmp_path / "link" / "s" / "jfk"))
-    assert local_news.is_written(place_of(str(tmp_path / "s" / "jfk")))
+    assert in_process_notify.is_written(place_of(str(tmp_path / "s" / "jfk")))
     writer.grown_alone(None)
     writer.close()
     writer.close()
-    assert not local_news.is_written(NewsPlace(str(tmp_path / "s"), "jfk"))
+    assert not in_process_notify.is_written(NewsPlace(str(tmp_path / "s"), "jfk"))
     assert [each[:2] for each in listener.news] == [
         ("jfk", False), ("jfk", True), ("jfk", False),
     ]  # fmt: skip
-    local_news.ignore(str(tmp_path / "s"), listener.heard)
+    in_process_notify.ignore(str(tmp_path / "s"), listener.heard)
     writer.grown()
     assert len(listener.news) == 3
     assert not other.news
@@ -134,12 +134,12 @@ def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
 def test_a_listener_that_is_gone_is_not_kept(tmp_path):
     """A subscriber that was never closed must not be held by the process for ever."""
     listener = Listener()
-    local_news.listen(str(tmp_path), listener.heard)
+    in_process_notify.listen(str(tmp_path), listener.heard)
     kept = weakref.ref(listener)
     del listener
     gc.collect()
     assert kept() is None
-    local_news.grown(NewsPlace(str(tmp_path), "jfk"))
+    in_process_notify.grown(NewsPlace(str(tmp_path), "jfk"))
 
 
 def test_a_small_message_is_announced_with_its_frame(tmp_path, loop):
@@ -249,7 +249,7 @@ def test_a_message_that_comes_while_the_loop_announces_the_one_before_is_announc
 
     def is_announced_at_once():
         looks = len(connection.looks)
-        loop.call(lambda: (local_news.grown(place), local_news.grown(place, News())))
+        loop.call(lambda: (in_process_notify.grown(place), in_process_notify.grown(place, News())))
         wait_for(lambda: "jfk" in sessions(connection))
         return len(connection.looks) == looks
 
@@ -315,10 +315,10 @@ def test_a_subscriber_watches_when_the_writer_here_has_closed(tmp_path):
 def test_a_forked_child_announces_nothing_to_its_parents_listeners(tmp_path):
     """Its copies of sockets and descriptors belong to the parent."""
     listener = Listener()
-    local_news.listen(str(tmp_path), listener.heard)
+    in_process_notify.listen(str(tmp_path), listener.heard)
     pid = os.fork()
     if not pid:
-        news_module.local_news.grown(NewsPlace(str(tmp_path), "jfk"))
+        news_module.in_process_notify.grown(NewsPlace(str(tmp_path), "jfk"))
         os._exit(len(listener.news))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
@@ -346,7 +346,9 @@ def test_a_subscriber_is_abandoned_though_the_registry_is_in_use(tmp_path):
         assert owned[0].next_batch(0.1) is None  # so it listens
         gone = weakref.ref(owned[0])
         listening = threading.Thread(
-            target=local_news.listen, args=[str(tmp_path), Intruder(owned.clear)], daemon=True
+            target=in_process_notify.listen,
+            args=[str(tmp_path), Intruder(owned.clear)],
+            daemon=True,
         )
         listening.start()
         listening.join(60)

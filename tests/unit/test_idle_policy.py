@@ -15,25 +15,31 @@ PLACE, LATER = Quiescence(3, 14), Quiescence(3, 15)
 
 
 class Bench:
-    """A member of three, n1, and its pulse; all is calm."""
+    """A member of three, n1, and its idle heartbeat; all is quiescent."""
 
     def __init__(self, leader="n1"):
         self.vouched, self.shown, self.there = [], [], {}
         leads = leader == "n1"
         self.engine = SimpleNamespace(
-            leader=leader, leads=leads, calm=PLACE, vouch=self.vouched.append, away=frozenset()
+            leader=leader,
+            leads=leads,
+            quiescence=PLACE,
+            vouch=self.vouched.append,
+            away=frozenset(),
         )
         ledger = SimpleNamespace(index=14, merged_to=lambda _session: Position(100))
         self.executor = SimpleNamespace(ledger=ledger, lacks_log=False)
         self.member = SimpleNamespace(
             name="n1", engine=self.engine, holdings=Holdings("n1", ["n1", "n2", "n3"]),
-            executor=self.executor, greeting=SimpleNamespace(waits_for=0),
+            executor=self.executor, restart_check=SimpleNamespace(waits_for=0),
             execution=SimpleNamespace(queue=[], suspended=False, saved_index=14),
             proposals=SimpleNamespace(undecided=None, orders=[], stuck={}),
         )  # fmt: skip
         self.watch = SimpleNamespace(is_deciding=False)
-        pulse = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
-        self.rest = IdlePolicy(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
+        idle_heartbeat = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
+        self.rest = IdlePolicy(
+            self.member, idle_heartbeat, self.watch, quiescent_s=3.0, easy_ticks=5
+        )
         self.now_s = 0.0
 
     def pass_s(self, seconds, *, is_loud=False):
@@ -141,9 +147,9 @@ def test_a_proposal_a_message_and_a_session_that_is_decided_on_end_a_rest():
     for wake in ("proposal", "place", "session", "loud"):
         bench = Bench().come_to_rest()
         if wake == "proposal":
-            bench.engine.calm = None
+            bench.engine.quiescence = None
         elif wake == "place":
-            bench.engine.calm = LATER
+            bench.engine.quiescence = LATER
         elif wake == "session":
             bench.watch.is_deciding = True
         assert not bench.pass_s(0.1, is_loud=wake == "loud"), wake

@@ -14,7 +14,7 @@ from replicator.serve.client_record import PULLS, ClientView, ServedClient, Serv
 from rt.errors import Misuse
 from rt.latencies import BOUNDS_S, Latencies, RunningMean
 from rt.node.agree.leadership import Leadership, RoleChange, RoleCommand
-from rt.node.observe.lookout import Lookout
+from rt.node.observe.periodic_sampler import PeriodicSampler
 from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
 from rt.node.observe.stall_reasons import stall_words
 from rt.position import Position
@@ -161,8 +161,8 @@ def test_a_sample_shows_what_passed_each_hop(cluster):
     publisher.flush("merged", 60)
     # the puller has it before the node knows, whose thread has yet to go on after it was sent
     assert eventually(lambda: puller(node).acked == node.pipeline.feeds.end, 60)
-    node.lookout.look()
-    sample = node.lookout.sample
+    node.periodic_sampler.look()
+    sample = node.periodic_sampler.sample
     flow = sample.flow
     assert flow.received.total.messages == flow.merged.total.messages == 1000
     assert flow.sent.total.messages == 1000
@@ -181,7 +181,7 @@ def test_a_puller_that_writes_nothing_waits_though_its_connection_has_taken_ever
     """A frozen puller was shown as having everything, for as long as its buffers had room."""
     cluster.push()
     publisher, node = cluster.publisher(), cluster.nodes["n1"]
-    node.lookout.stop()
+    node.periodic_sampler.stop()
     command = [
         sys.executable, "-m", "rt", "pull", "--config", os.path.join(cluster.root, "clients.toml"),
         "--root", os.path.join(cluster.clients, "frozen"),
@@ -207,24 +207,26 @@ def test_a_puller_that_writes_nothing_waits_though_its_connection_has_taken_ever
 
 def puller(node):
     """The one client that pulls, as a new sample shows it."""
-    node.lookout.look()
-    pulls = [each for each in node.lookout.sample.clients if each.kind == PULLS]
+    node.periodic_sampler.look()
+    pulls = [each for each in node.periodic_sampler.sample.clients if each.kind == PULLS]
     return pulls[-1] if pulls else ClientView("", PULLS, "", 0, None, None, 0)
 
 
 def test_a_stall_is_one_line_that_names_the_hop_and_one_when_it_ends(cluster, caplog):
     """An operator wants to hear of it once, and again when it is over."""
     node = cluster.nodes["n1"]
-    node.lookout.stop()
+    node.periodic_sampler.stop()
     cluster.push()
     publisher = cluster.publisher()
     publisher.publish(b"x")
     publisher.flush("merged", 60)
-    sampler = Scripted(node.lookout.sample, [{}, {"merge jfk": 11.0}, {"merge jfk": 12.0}, {}])
-    lookout = Lookout(sampler, loop=node.port.loop)
+    sampler = Scripted(
+        node.periodic_sampler.sample, [{}, {"merge jfk": 11.0}, {"merge jfk": 12.0}, {}]
+    )
+    periodic_sampler = PeriodicSampler(sampler, loop=node.port.loop)
     with caplog.at_level(logging.INFO, "rt.node"):
         for _ in range(3):
-            lookout.look()
+            periodic_sampler.look()
     said = [each.getMessage() for each in caplog.records if getattr(each, "hop", "") == "merge"]
     assert said[0].startswith("stalled for 11 s: what is synced is not merged (session jfk): ")
     assert said[1].startswith("it moves again: what is synced is not merged (session jfk)")
@@ -243,7 +245,9 @@ class Scripted:
 
 def test_a_stall_at_a_subscriber_names_it_and_its_address(cluster):
     """Which of a hundred subscribers is it?"""
-    said = stall_words("pull", ["spark at 10.0.0.7:5012"], cluster.nodes["n1"].lookout.sample)
+    said = stall_words(
+        "pull", ["spark at 10.0.0.7:5012"], cluster.nodes["n1"].periodic_sampler.sample
+    )
     assert "not taken by spark at 10.0.0.7:5012" in said
 
 
@@ -251,14 +255,14 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     """The sampler reads what other threads change all the time."""
     cluster.push()
     publisher, node = cluster.publisher(), cluster.nodes["n1"]
-    node.lookout.stop()
+    node.periodic_sampler.stop()
     stopping = threading.Event()
     failures = []
 
     def look():
         while not stopping.is_set():
             try:
-                node.lookout.look()
+                node.periodic_sampler.look()
             except Exception as error:  # noqa: BLE001 - of another thread
                 failures.append(error)
 
@@ -270,10 +274,10 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     stopping.set()
     thread.join()
     assert not failures
-    node.lookout.look()
-    assert node.lookout.sample.flow.merged.total.messages == 5000
-    assert isinstance(node.lookout.sample.clients[0], ClientView)
-    assert node.lookout.sample.view.end > Position(0)
+    node.periodic_sampler.look()
+    assert node.periodic_sampler.sample.flow.merged.total.messages == 5000
+    assert isinstance(node.periodic_sampler.sample.clients[0], ClientView)
+    assert node.periodic_sampler.sample.view.end > Position(0)
 
 
 def test_a_mean_of_durations_shows_what_takes_long_and_no_single_one():

@@ -1,4 +1,4 @@
-"""Pulse: which processes live, for the streams that rest in them."""
+"""Idle heartbeats: which processes live, for the streams that rest in them."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ from rt.node.agree.heartbeat_codec import (
     encode_heartbeat,
     group_of,
 )
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, SHOWN_S, ProcessHeartbeat
+from rt.node.agree.idle_heartbeat import IDLE_HEARTBEAT_ALPN, SHOWN_S, ProcessHeartbeat
 from sequencer.raft.consensus import Quiescence
 from tests.forged_certificates import Authority
 from tests.plain_peer import Accepted
@@ -29,29 +29,33 @@ LOST_S = 60.0
 
 
 class Process:
-    """One process: a listener that speaks the pulse and nothing else."""
+    """One process: a listener that speaks the protocol of idle heartbeats and nothing else."""
 
     def __init__(self, certs, name):
         self.name, self.woken, self.failed = name, [], []
         self.clock = time.monotonic
         files = certificate_files(certs, name)
         self._server = Contexts(
-            files, lambda *paths: offering(server_context(*paths), PULSE_ALPN)
+            files, lambda *paths: offering(server_context(*paths), IDLE_HEARTBEAT_ALPN)
         )  # fmt: skip
-        client = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+        client = Contexts(
+            files, lambda *paths: offering(client_context(*paths), IDLE_HEARTBEAT_ALPN)
+        )
         self.loop = EventLoop()
-        self.pulse = ProcessHeartbeat(
+        self.idle_heartbeat = ProcessHeartbeat(
             self.loop, client.current, beat_s=0.02, lost_s=LOST_S, clock=lambda: self.clock()
         )
         self._listener = socket.create_server(("localhost", 0))
         self.address = self._listener.getsockname()[:2]
         self.socks, self.problems = [], []
         threading.Thread(target=self._accept, daemon=True).start()
-        self.pulse.start()
+        self.idle_heartbeat.start()
 
     def join(self, cluster):
-        """Serve a stream; return its part of the pulse."""
-        return self.pulse.join(cluster, lambda: self.woken.append(cluster), self.failed.append)
+        """Serve a stream; return its part of the idle heartbeats."""
+        return self.idle_heartbeat.join(
+            cluster, lambda: self.woken.append(cluster), self.failed.append
+        )
 
     def _accept(self):
         while True:
@@ -65,7 +69,7 @@ class Process:
         try:
             sock, peer = accept(plain, self._server.current(), 10.0, admit=lambda _peer: None)
             self.socks.append(sock)
-            self.pulse.serve(sock, peer)(sock.close)
+            self.idle_heartbeat.serve(sock, peer)(sock.close)
         except (PeerError, OSError) as error:
             self.problems.append(error)
 
@@ -76,7 +80,7 @@ class Process:
 
     def close(self):
         """Stop everything."""
-        self.pulse.stop()
+        self.idle_heartbeat.stop()
         self.loop.stop()
         self._listener.close()
         for sock in self.socks:
@@ -148,7 +152,7 @@ def test_a_process_that_is_silent_is_not_heard_any_more_and_wakes_its_streams_on
     flights, there = meet(first, second, "flights")
     there.show(PLACE)
     assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
-    second.loop.call(lambda: second.loop.forget(second.pulse))  # the connection stays
+    second.loop.call(lambda: second.loop.forget(second.idle_heartbeat))  # the connection stays
     for _ in range(2):
         first.loop.call(lambda: None)  # it has read the last beat
     first.clock = lambda: time.monotonic() + LOST_S
@@ -200,7 +204,7 @@ def test_a_node_that_is_no_member_of_a_stream_neither_wakes_it_nor_rests_for_it(
     assert first.woken == ["trains"]
 
 
-def test_an_error_in_the_pulse_ends_the_streams_that_count_on_it(certs):
+def test_an_error_in_the_idle_heartbeats_ends_the_streams_that_count_on_it(certs):
     """No follower at rest would notice any more that its leader is silent."""
     process, error = Process(certs, "n1"), RuntimeError("a mistake of ours")
     try:
@@ -237,18 +241,18 @@ def test_two_processes_of_one_name_do_not_end_each_others_connections(processes,
         third.close()
 
 
-def test_only_a_node_has_a_pulse(processes):
+def test_only_a_node_sends_idle_heartbeats(processes):
     """A publisher's certificate must not keep followers asleep."""
     first, _ = processes
     with pytest.raises(PeerError, match="is not a node"):
-        first.pulse.serve(None, SimpleNamespace(is_node=False, name="jfk"))
+        first.idle_heartbeat.serve(None, SimpleNamespace(is_node=False, name="jfk"))
 
 
 def test_beats_are_read_as_they_were_written_and_nothing_else_is():
     """A peer's bytes are hostile until they are checked."""
-    calm = {group_of("flights"): PLACE, group_of("trains"): Quiescence(1, 0)}
-    beat = encode_heartbeat(calm)
-    assert decode_heartbeat(beat) == calm
+    quiescent = {group_of("flights"): PLACE, group_of("trains"): Quiescence(1, 0)}
+    beat = encode_heartbeat(quiescent)
+    assert decode_heartbeat(beat) == quiescent
     assert decode_heartbeat(encode_heartbeat({})) == {}
     for end in range(len(beat)):
         with pytest.raises(PeerError):
@@ -265,7 +269,7 @@ def test_a_beat_that_is_too_long_is_refused_before_it_is_read(processes):
     first, _ = processes
     ours, theirs = socket.socketpair()
     ours = Accepted(fileno=ours.detach())
-    first.pulse.serve(ours, SimpleNamespace(is_node=True, name="n2"))(ours.close)
+    first.idle_heartbeat.serve(ours, SimpleNamespace(is_node=True, name="n2"))(ours.close)
     theirs.sendall((BEAT_BYTES_MAX + 1).to_bytes(4, "little"))
     assert theirs.recv(1) == b""
     theirs.close()
