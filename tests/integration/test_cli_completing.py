@@ -43,6 +43,36 @@ def test_streams_sessions_and_cursors_of_this_machine_are_offered(root, monkeypa
     assert offered("publish", "--root", os.devnull, "--stream", "") == [], "no traceback in a shell"
 
 
+def test_sessions_and_groups_to_read_or_publish_are_offered(root, tmp_path):
+    """Also where the option is a glob, or where a bridge keeps them below its own directory."""
+    Publisher(root, stream="flights", session="twin-1", group="twin").close()
+    there = ["--root", root, "--stream", "flights"]
+    assert offered("subscribe", *there, "--session", "") == ["jfk", "lga", "twin-1"]
+    assert offered("query", "select 1", *there, "--session", "tw") == ["twin-1"]
+    assert offered("publish", *there, "--group", "") == ["twin"]
+    for name, group in (("from-ams", "ams"), ("gates", "")):
+        Publisher(tmp_path / "bridge" / "to", stream="fra", session=name, group=group).close()
+    bridge = ["bridge", "--root", str(tmp_path / "bridge")]
+    assert offered(*bridge, "--session", "") == ["from-ams", "gates"]
+    assert offered(*bridge, "--group", "") == ["ams"]
+    assert offered("bridge", "--session", "") == [], "none has run here"
+
+
+def test_what_a_configuration_names_is_offered(tmp_path, monkeypatch):
+    """A node's file lists its streams, a client's the addresses of the nodes."""
+    client, node = str(tmp_path / "clients.toml"), str(tmp_path / "n1.toml")
+    with open(client, "w") as file:
+        file.write('[pull]\nnodes = ["a:7420", "b:7420"]\n')
+    with open(node, "w") as file:
+        file.write('[node]\nstream = "flights"\nstreams = ["trains", "ships"]\n')
+    assert offered("log-history", "--config", client, "--node", "") == ["a:7420", "b:7420"]
+    assert offered("stream", "drop", "--config", node, "") == ["ships", "trains"]
+    monkeypatch.setenv("RT_CONFIG", node)
+    assert offered("stream", "drop", "t") == ["trains"], "its own stream cannot be dropped"
+    monkeypatch.setenv("RT_CONFIG", str(tmp_path / "none.toml"))
+    assert offered("stream", "drop", "") == offered("log-history", "--node", "") == []
+
+
 def test_help_completes_the_names_of_commands():
     """`rt help ar<TAB>` is how a person finds out what there is."""
     assert offered("help", "sub") == ["subscribe"]
@@ -65,4 +95,10 @@ def test_what_only_the_nodes_know_is_asked_of_them(tmp_path):
         assert eventually(lambda: offered("session", "show", *reached, "") == ["jfk"])
         assert eventually(lambda: offered("cluster", "remove", *reached, "n") == ["n1"])
         assert offered("group", "show", *reached, "") == []
+        assert eventually(lambda: offered("check", *reached, "--may-stop", "") == ["n1"])
+        source = str(tmp_path / "clients.toml")
+        with open(source, "w") as file:
+            file.write(f'[pull]\nnodes = ["{host}:{port}"]\nstream = "{STREAM}"\n')
+            file.write(f'identity = "subscriber"\ncerts = "{cluster.root}/certs"\n')
+        assert eventually(lambda: offered("bridge", "--from", source, "--sessions", "") == ["jfk"])
     assert offered("session", "show", *reached, "") == [], "nothing answers"

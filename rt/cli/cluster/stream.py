@@ -7,6 +7,7 @@ import click
 
 from rt.cli.cluster.found import found_stream
 from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.completing import complete_listed_stream
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.options import flag, json_option
 from rt.config.settings import FILE_BYTES_MAX, load
@@ -89,7 +90,7 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
 
 
 @stream.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_listed_stream)
 @config_option
 @flag("--yes", help="Do not ask.")
 @json_option("what was dropped")

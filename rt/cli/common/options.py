@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from rt.cli.common.completing import complete_session, complete_stream
+from rt.cli.common.completing import complete_group, complete_session, complete_stream
 from rt.cli.common.settings_source import SettingsSource, attach_source, typed
 from rt.config.kinds import SettingKind
 from rt.config.settings import SettingsType, load, option_name, settings_of, variable_name
@@ -17,7 +17,9 @@ from rt.position import Position
 
 _LOADS: Final = "rt.loads"  # key under which a command keeps how its settings are loaded
 _CONFIG: Final = "rt.config"  # key of the path of its file
-_COMPLETED: Final = {"stream": complete_stream, "session": complete_session}
+_COMPLETED: Final = {
+    "stream": complete_stream, "session": complete_session, "group": complete_group,
+}  # fmt: skip
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
 

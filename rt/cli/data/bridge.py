@@ -10,6 +10,11 @@ import click
 
 from rt.bridge.bridge import Bridge, BridgeChoice
 from rt.bridge.bridge_watch import BridgeWatch
+from rt.cli.common.completing import (
+    complete_asked,
+    complete_bridge_group,
+    complete_bridge_session,
+)
 from rt.cli.common.console import note, print_json
 from rt.cli.common.link import interrupting, wait_until
 from rt.cli.common.options import Seconds, click_options, flag, json_option
@@ -48,15 +53,16 @@ _STOP_S: Final = 10.0
     help="Directory for the copy of the source's log and for the bridge's session; keep it.",
 )  # fmt: skip
 @click.option(
-    "--session", required=True, metavar="NAME",
+    "--session", required=True, metavar="NAME", shell_complete=complete_bridge_session,
     help="The bridge's session in the target; each bridge into a cluster has one of its own.",
 )  # fmt: skip
 @click.option(
-    "--group", default="", metavar="NAME",
+    "--group", default="", metavar="NAME", shell_complete=complete_bridge_group,
     help="Name of a group of redundant bridges: all forward the same messages, each merged once.",
 )  # fmt: skip
 @click.option(
     "--sessions", multiple=True, metavar="GLOB",
+    shell_complete=complete_asked("sessions", file="source"),
     help="Forward only these sessions; repeat for more.",
 )  # fmt: skip
 @click.option(

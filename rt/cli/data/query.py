@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rt.arrow import LogTable
+from rt.cli.common.completing import complete_session
 from rt.cli.common.console import note
 from rt.cli.common.options import click_options
 from rt.cli.data.subscribe import ReadSettings
@@ -51,7 +52,7 @@ _SHOWN_MAX: Final = 1000  # rows of a table
     help="Where to stop, in the same forms; exclusive.",
 )  # fmt: skip
 @click.option(
-    "--session", "sessions", metavar="GLOB", multiple=True,
+    "--session", "sessions", metavar="GLOB", multiple=True, shell_complete=complete_session,
     help="Only messages of these sessions; repeat for more.",
 )  # fmt: skip
 @click.option(

@@ -64,7 +64,7 @@ class ReadSettings:
 )
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option(
-    "--session", "sessions", metavar="GLOB", multiple=True,
+    "--session", "sessions", metavar="GLOB", multiple=True, shell_complete=complete_session,
     help="Only messages of these sessions; repeat for more.",
 )  # fmt: skip
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from rt.cli.common.asking import NodeAnswer, ask_nodes
+from rt.cli.common.completing import complete_asked
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
 from rt.cli.common.link import link_options
 from rt.cli.look.status import report_of
@@ -114,6 +115,7 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 @click.option(
     "--may-stop",
     metavar="NODE",
+    shell_complete=complete_asked("members"),
     help="Report CRITICAL unless NODE can be stopped now without stopping the merge.",
 )
 def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from rt.cli.common.completing import complete_node
 from rt.cli.common.console import note, table
 from rt.cli.common.options import json_option, parse_position
 from rt.inspect.history import STATES, Row, history, selected
@@ -29,7 +30,10 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", default="")
-@click.option("--node", metavar="ADDRESS", help="Ask this node instead of reading DIR.")
+@click.option(
+    "--node", metavar="ADDRESS", shell_complete=complete_node,
+    help="Ask this node instead of reading DIR.",
+)  # fmt: skip
 @click.option("--stream", help="With --node: stream to ask for, if the node serves several.")
 @click.option("--certs", help="With --node: directory of certificates.  [default: certs]")
 @click.option(
