@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from rt.net.authority.certificates import init_authority, issue
 from rt.net.authority.identity import CertificateRole
+from rt.net.loop.event_loop import EventLoop
 
 # No deadline: a busy machine is not a fault of the code.
 settings.register_profile("rt", deadline=None)
@@ -43,6 +44,14 @@ def ram_path(tmp_path):
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rt-test-") as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def loop():
+    """An event loop of the test's own, stopped at its end."""
+    made = EventLoop()
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from replicator_host import Certificates
 
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.format.checksum import crc32
@@ -34,12 +33,6 @@ from tests.control_fuzz import (
 
 RUNS = 2000
 DEEP = b"[" * 100_000
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """Return the certificates of this file's peers."""
-    return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
 
 
 def test_a_sealed_ballot_that_is_not_text_is_not_a_ballot():
@@ -119,12 +112,6 @@ def test_a_possible_active_file_is_a_row():
         head = {"directory": "out", "bytes": 0, "active": [0, 64, 0, 5, 1, 2, 0, *more]}
         [row] = parse_history(json.dumps(head).encode() + b"\n", "n1:1").rows
         assert (row.first, row.messages, row.is_active) == (Position(0), 5, True)
-
-
-@pytest.fixture(scope="module")
-def subscriber(certs):
-    """Return the context of a subscriber."""
-    return certs.subscriber()
 
 
 class SlowNode:

@@ -25,13 +25,6 @@ from rt.position import Position
 PATIENCE_S = 60
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Return a cluster of one node that all tests share; each uses sessions of its own."""
-    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 @pytest.fixture
 def connected(cluster, tmp_path):
     """Return a client of it with directories of its own."""

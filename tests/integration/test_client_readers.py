@@ -11,7 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster, connect
+from archive_cluster import STREAM, connect
 from commands import run
 from faulty import FaultyDisk
 from logs import MergedLog
@@ -30,13 +30,6 @@ from rt.net.loop.event_loop import EventLoop
 from rt.position import START, Position
 
 PATIENCE_S = 60
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A cluster of one node that all tests share; each uses sessions of its own."""
-    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def reading_of(cluster, root):

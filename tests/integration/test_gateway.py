@@ -11,7 +11,7 @@ import tracemalloc
 from contextlib import ExitStack, closing
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster
+from archive_cluster import STREAM
 from replicator_host import eventually
 
 from rt.client.client import connect
@@ -25,13 +25,6 @@ from rt.net.authority.identity import CertificateRole
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A cluster of one node."""
-    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

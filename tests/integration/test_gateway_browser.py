@@ -1,7 +1,6 @@
 """The gateway's page of messages, in a real headless browser."""
 
 import json
-import shutil
 
 import pytest
 from archive_cluster import ArchiveCluster
@@ -9,9 +8,9 @@ from replicator_host import eventually
 from test_gateway_pages import Served
 
 from rt.client.client import connect
+from tests.chromium import CHROMIUM
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (apt install chromium)"),
@@ -33,16 +32,6 @@ def served(tmp_path_factory):
             # its copy follows the nodes; a page shows what it has
             assert eventually(lambda: len(running.log(session="jfk")[1]) == 3, 60)
             yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser, without a window."""
-    with playwright_api.sync_playwright() as playwright:
-        arguments = ["--disable-dev-shm-usage"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import weakref
 from contextlib import suppress
 from types import SimpleNamespace
 
-import pytest
-
 from replicator.push.headers_news import HeadersNews
 from replicator.push.progress import Release
 from replicator.push.session_book import SessionBook
@@ -21,7 +19,6 @@ from rt.log.notify import in_process_notify as news_module
 from rt.log.notify.in_process_notify import Announcer, NewsPlace, in_process_notify, place_of
 from rt.log.notify.watch import POLL_S
 from rt.names import parse_glob
-from rt.net.loop.event_loop import EventLoop
 
 PATIENCE_S = 60.0
 MANY = 40  # with polls they would take ten seconds
@@ -62,14 +59,6 @@ def wait_for(ready):
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.001)
-
-
-@pytest.fixture
-def loop():
-    """An event loop, which ends with the test."""
-    loop = EventLoop()
-    yield loop
-    loop.stop()
 
 
 def watching(root, loop, gather=None, mode="auto"):

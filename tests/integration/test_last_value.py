@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster, connect
+from archive_cluster import STREAM, connect
 from commands import clean_environment
 
 from rt.client.readers.checkpoint import Checkpoint, Values
@@ -19,13 +19,6 @@ from rt.position import START, Position
 
 PATIENCE_S = 60
 LOG_ID = "ab" * 16
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A cluster of one node that all tests share; each uses keys of its own."""
-    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def value(at, payload=b"x"):

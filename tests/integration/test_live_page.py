@@ -13,10 +13,10 @@ from rt.client.client import connect
 from rt.gateway.gateway import Gateway
 from rt.gateway.settings import GatewaySettings
 from rt.net.admin import AdminClient
+from tests.chromium import CHROMIUM
 from tests.cut_network import CutNetwork
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (apt install chromium)"),
@@ -56,16 +56,6 @@ def network(site, tmp_path):
             port = int(gateway.url.split("/")[2].rpartition(":")[2])
             with CutNetwork(port) as network:
                 yield network
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser, without a window."""
-    with playwright_api.sync_playwright() as playwright:
-        arguments = ["--disable-dev-shm-usage"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
 
 
 class Visit:

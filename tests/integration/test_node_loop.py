@@ -106,14 +106,6 @@ class Counter:
         return self.is_alone
 
 
-@pytest.fixture
-def loop():
-    """An event loop, stopped at the end."""
-    made = EventLoop()
-    yield made
-    made.stop()
-
-
 def test_an_internal_error_ends_the_connection_that_met_it_and_no_other(loop):
     """What one peer can make a node do must not end what the node does for all others."""
     bad, good = Counter(), Counter()

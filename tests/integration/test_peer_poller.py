@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from rt.net.loop.event_loop import EventLoop
 from rt.net.status import STATUS_S
 from rt.net.tls import Contexts, client_context
 from rt.web.nodes.peer_poller import AFTER, BEFORE, PeerPoller
@@ -19,14 +18,6 @@ def site(tmp_path):
     site = Site(tmp_path)
     yield site
     site.stop()
-
-
-@pytest.fixture
-def loop():
-    """An event loop, which ends with the test."""
-    loop = EventLoop()
-    yield loop
-    loop.stop()
 
 
 @pytest.fixture

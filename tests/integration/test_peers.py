@@ -12,7 +12,6 @@ from rt.config.settings import load
 from rt.errors import PeerError
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
-from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, accept, client_context, offering, server_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
@@ -35,14 +34,6 @@ from tests.replicator_host import eventually
 def no_context():
     """Fail before dialling: these tests connect to no node."""
     raise OSError("no node is there")
-
-
-@pytest.fixture
-def loop():
-    """An event loop, stopped at the end."""
-    made = EventLoop()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
-from replicator_host import Certificates
 
 from rt.errors import PeerError, Refused, RtError
 from rt.net.admin import ADMIN_ALPN, AdminClient
@@ -17,12 +16,6 @@ from rt.node.admin.verb import Verb
 from tests.control_fuzz import NODE, node_admin
 
 PATIENCE_S = 60
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """Return the certificates of this file's peers."""
-    return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
 
 
 class Site:
@@ -86,12 +79,6 @@ def site(certs, admin):
 def serving(certs, admin):
     """Return a site that this admin serves."""
     return Site(certs, lambda sock: admin.serve(sock, NODE))
-
-
-@pytest.fixture(scope="module")
-def subscriber(certs):
-    """The contexts of a subscriber."""
-    return certs.subscriber()
 
 
 def client_of(site, subscriber):

@@ -14,7 +14,6 @@ from contextlib import suppress
 import pytest
 from replicator_host import (
     STREAM,
-    Certificates,
     DiskHost,
     HostEnd,
     Merge,
@@ -55,24 +54,6 @@ from rt.position import Position
 from tests.replicator_host import only
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """Return the certificates of this file's peers."""
-    return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
-
-
-@pytest.fixture(scope="module")
-def publisher(certs):
-    """Return a publisher that may push every session."""
-    return certs.publisher()
-
-
-@pytest.fixture(scope="module")
-def subscriber(certs):
-    """Return a subscriber that may pull every stream."""
-    return certs.subscriber()
 
 
 class Site:

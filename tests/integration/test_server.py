@@ -24,18 +24,6 @@ from tests.replicator_host import only
 IDLE = 600
 
 
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """Return the certificates of this file's peers."""
-    return Certificates(str(tmp_path_factory.mktemp("certs") / "ca"))
-
-
-@pytest.fixture(scope="module")
-def publisher(certs):
-    """Return the context of a publisher that may push everything."""
-    return certs.publisher()
-
-
 @pytest.fixture
 def serve(certs, tmp_path):
     """Return a function that starts a server with these limits."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from weakref import ref
 
 import pytest
-from archive_cluster import STREAM, ArchiveCluster, connect
+from archive_cluster import STREAM, connect
 
 from rt.errors import FlushTimeout
 from tests.replicator_host import eventually
@@ -17,13 +17,6 @@ from tests.replicator_host import eventually
 PATIENCE_S = 60
 # Threads of a process that all sessions share, which grow to their number when there is work.
 _SHARED = ("pool", "peer", "sync sessions", "batch sessions")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Return a cluster of one node that all tests share; each uses sessions of its own."""
-    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 @pytest.fixture

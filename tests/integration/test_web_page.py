@@ -2,33 +2,22 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
 from rt.node.settings.http import HttpSettings
 from rt.web.serving.server import WebServer
+from tests.chromium import CHROMIUM
 from tests.replicator_host import eventually
 from tests.web_site import shown, shown_streams
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (apt install chromium)"),
 ]
 NAME = "img.onerror-1"  # names of sessions cannot hold markup; a certificate's may
 PATIENCE_MS = 30_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser, without a window."""
-    with playwright_api.sync_playwright() as playwright:
-        arguments = ["--disable-dev-shm-usage"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from rt.net.authority.certificates import init_authority
+
 FORBIDDEN = {
     "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect", "subprocess.Popen",
 }  # fmt: skip
@@ -53,6 +55,14 @@ def _is_allowed():
 
 
 GUARD = Guard()
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """A directory with an authority that has issued nothing yet."""
+    directory = str(tmp_path / "certs")
+    init_authority(directory)
+    return directory
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,14 +38,6 @@ CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
 
 
-@pytest.fixture
-def authority(tmp_path):
-    """Return a directory with a fresh authority in it."""
-    directory = str(tmp_path / "certs")
-    init_authority(directory)
-    return directory
-
-
 def identity_in(files, usage=CLIENT):
     """Return the identity that a peer would read out of an issued certificate."""
     der = load_certificate(files.cert).public_bytes(serialization.Encoding.DER)

@@ -2,19 +2,10 @@
 
 import threading
 
-import pytest
 from replicator_host import eventually
 
 from rt.net.loop.chore import Chore
 from rt.net.loop.event_loop import EventLoop
-
-
-@pytest.fixture
-def loop():
-    """A loop of its own."""
-    made = EventLoop()
-    yield made
-    made.stop()
 
 
 def test_a_chore_is_done_again_after_the_time_that_it_returned(loop):

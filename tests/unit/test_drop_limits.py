@@ -17,7 +17,6 @@ from rt.client.receipts import Receipts
 from rt.errors import LimitReached, MessagesDropped, SessionFull
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.log.write.sending import sending
-from rt.net.loop.event_loop import EventLoop
 from rt.position import START, Position
 from tests.replicator_host import eventually
 
@@ -30,14 +29,6 @@ DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest", timeout_s=0)
 def publisher(root, limit=DROPS):
     """Return a publisher without a pusher, which the test imitates."""
     return rt.Publisher(root, stream=STREAM, session="jfk", disk_limit=limit)
-
-
-@pytest.fixture
-def loop():
-    """Return an event loop that ends with the test."""
-    running = EventLoop()
-    yield running
-    running.stop()
 
 
 def directory_in(root):

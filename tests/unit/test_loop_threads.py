@@ -13,14 +13,6 @@ from rt.net.loop.timer import Aside, Timer
 PATIENCE_S = 60
 
 
-@pytest.fixture
-def loop():
-    """Return an event loop that ends with the test."""
-    running = EventLoop()
-    yield running
-    running.stop()
-
-
 def thread_of(loop):
     """The loop's thread."""
     found = []

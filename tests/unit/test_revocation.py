@@ -39,14 +39,6 @@ PUBLISHER, SUBSCRIBER, NODE = (
 )
 
 
-@pytest.fixture
-def authority(tmp_path):
-    """Return a directory with a fresh authority in it."""
-    directory = str(tmp_path / "certs")
-    init_authority(directory)
-    return directory
-
-
 def identity_in(files):
     """Return the identity that a peer reads out of a certificate."""
     der = load_certificate(files.cert).public_bytes(serialization.Encoding.DER)
