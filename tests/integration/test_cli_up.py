@@ -18,6 +18,7 @@ from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.cli.common import exits
 from rt.errors import Misuse, RtError
 from rt.log.files.lock import take_lock
+from rt.node.founding.cluster_files import init_local_cluster
 from tests.commands import PATIENCE_S, finish, run, start
 from tests.replicator_host import eventually
 
@@ -77,6 +78,8 @@ def cluster(tmp_path):
     made = []
 
     def begin(nodes):
+        if not made:  # here, so that this process reserves the ports while the cluster is down
+            init_local_cluster(str(tmp_path / "up"), "stream", nodes)
         made.append(Cluster(tmp_path / "up", nodes))
         return made[-1]
 
