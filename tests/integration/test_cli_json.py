@@ -166,6 +166,21 @@ def test_an_unreadable_answer_is_reported_as_the_nodes_fault(here, node, answer)
     assert done["roll"].exit_code == exits.REFUSED
 
 
+def test_a_lease_is_for_a_time_and_its_earlier_option_still_works(here, node):
+    """Scripts of the first version say `--seconds 7200`, which the help does not list any more."""
+    for words in (["--for", "2h"], ["--seconds", "7200"]):
+        assert run("archive", "lease", *words).exit_code == 0
+        assert node.requests[-1]["seconds"] == 7200
+    assert "--seconds" not in run("archive", "lease", "--help").stdout
+
+
+def test_a_policy_has_the_minutes_of_a_time(here, node):
+    """A part of a minute is a whole one: zero would turn the rule off."""
+    for text, minutes in (("7d", 10080), ("5", 5), ("1s", 1), ("0", 0)):
+        assert run("archive", "policy", "set", "--time", text).exit_code == 0
+        assert node.requests[-1]["policy"]["time"] == minutes
+
+
 def test_an_export_prints_what_it_added_as_json(here):
     """The second run adds nothing, and says so."""
     pytest.importorskip("pyarrow")

@@ -13,7 +13,7 @@ import click
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import link_options
-from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.common.options import Duration, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.names import parse_node
@@ -28,7 +28,6 @@ from sequencer.raft.consensus import VOTERS_MAX
 _WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
 _FRAGILE: Final = 2  # so many voters, or fewer, do not survive the loss of one
 _POLL_S: Final = 0.3
-_TIMEOUT_S: Final = 3600.0
 
 Answer = dict[str, Any]
 Ask = Callable[[list[tuple[str, int]], Contexts, Answer], Answer]
@@ -195,8 +194,8 @@ def member_command(command: Callable[..., None]) -> Callable[..., None]:
         changes.show(as_json=as_json)
 
     timeout = click.option(
-        "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
-        metavar="S", help="Give up after this many seconds, with exit code 1.",
+        "--timeout", "timeout_s", type=Duration(), default="1h", show_default=True,
+        help="Give up after this long, with exit code 1.",
     )  # fmt: skip
     return link_options("archive")(timeout(json_option("the members afterwards")(run)))
 

@@ -21,7 +21,7 @@ from rt.cli.cluster.succession import fence, rejoin_command
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
-from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.common.options import Duration, flag, json_option
 from rt.client.promotion import complete_succession, draft_path, succession, succession_path
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
@@ -70,8 +70,8 @@ standby.add_command(rejoin_command)
 @standby.command()
 @link_options("archive", listed=("root", "stream"))
 @click.option(
-    "--max", "max_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
-    help="Exit with 1 if the standby may lack more than this many seconds.",
+    "--max", "max_s", type=Duration(), default="1min", show_default=True,
+    help="Exit with 1 if the standby may lack more than this much time.",
 )  # fmt: skip
 @json_option("how far the standby is")
 def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
@@ -157,8 +157,8 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
 @flag("--now", "is_now", help="Continue with what the standby has, as the cluster is lost.")
 @flag("--dry-run", "is_dry", help="Only say what would be missing.")
 @click.option(
-    "--timeout", "timeout_s", type=Seconds(), default=300.0, show_default=True, metavar="S",
-    help="With --drained: give up after this many seconds; the cluster stays sealed.",
+    "--timeout", "timeout_s", type=Duration(), default="5min", show_default=True,
+    help="With --drained: give up after this long; the cluster stays sealed.",
 )  # fmt: skip
 def promote(
     directory: str, settings: ConnectionSettings, *, drained: bool, is_now: bool, is_dry: bool,

@@ -7,7 +7,7 @@ import click
 from rt.cli.common import link
 from rt.cli.common.console import print_json, say
 from rt.cli.common.link import LINK_LISTED, link_options
-from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.common.options import Duration, flag, json_option
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.promotion import read_succession, succession_path
 from rt.client.readers.rejoin import LISTING_NAME, Rejoined, rejoin
@@ -29,9 +29,8 @@ from rt.text import counted, printable
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Seconds(),
-    metavar="S",
-    help="Give up after this many seconds, with exit code 1.",
+    type=Duration(),
+    help="Give up after this long, with exit code 1.",
 )
 @json_option("where the old log ends")
 def fence(

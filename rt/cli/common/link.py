@@ -14,7 +14,7 @@ import click
 from rt.cli.common.console import note
 from rt.cli.common.options import (
     Command,
-    Seconds,
+    Duration,
     click_options,
     config_path,
     json_option,
@@ -151,8 +151,8 @@ def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any
 def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option `--timeout` of a command that ends by itself with the flag `goes_with`."""
     return click.option(
-        "--timeout", "timeout_s", type=Seconds(), metavar="S",
-        help=f"With {goes_with}: give up after this many seconds, with exit code 1.",
+        "--timeout", "timeout_s", type=Duration(),
+        help=f"With {goes_with}: give up after this long, with exit code 1.",
     )  # fmt: skip
 
 

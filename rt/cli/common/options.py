@@ -1,7 +1,6 @@
 """Options: derives a command's options from the dataclass of its settings."""
 
 import functools
-import math
 from collections.abc import Callable, Container
 from dataclasses import MISSING
 from typing import Any, Final, TypeVar
@@ -10,7 +9,7 @@ import click
 
 from rt.cli.common.completing import complete_group, complete_session, complete_stream
 from rt.cli.common.settings_source import SettingsSource, attach_source, typed
-from rt.config.kinds import SettingKind
+from rt.config.kinds import SettingKind, parse_seconds, show_seconds
 from rt.config.settings import SettingsType, load, option_name, settings_of, variable_name
 from rt.errors import Misuse, spoken
 from rt.position import Position
@@ -98,17 +97,32 @@ def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position
         raise click.BadParameter(str(error)) from None
 
 
-class Seconds(click.FloatRange):
-    """The type of an option that takes a time in seconds, from 0 up to 366 days."""
+class Duration(click.types.FloatParamType):
+    """The type of an option that takes a time such as 500ms or 1h, of up to 366 days.
 
-    def __init__(self) -> None:
-        super().__init__(min=0, max=SECONDS_MAX)
+    It accepts what a setting accepts. Give the option's default as text too, so that the help shows
+    it as a user would write it.
+    """
+
+    name = "time"  # click shows it in capitals, as the option's metavar
+
+    def __init__(self, bare_unit: str = "s") -> None:
+        """Prepare to parse one option.
+
+        Args:
+            bare_unit: the unit of a number without one.
+        """
+        self._bare_unit = bare_unit
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Return the value in seconds; refuse NaN, which passes the check of the range."""
-        seconds = float(super().convert(value, param, ctx))
-        if math.isnan(seconds):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        """Return the value in seconds."""
+        text = str(value)
+        try:
+            seconds = parse_seconds(text if text[-1:].isalpha() else text + self._bare_unit)
+        except ValueError:
+            self.fail(f"{text!r} is not a time such as 500ms, 90s or 1h", param, ctx)
+        if seconds > SECONDS_MAX:
+            self.fail(f"{text!r} is longer than {show_seconds(SECONDS_MAX)}", param, ctx)
         return seconds
 
 

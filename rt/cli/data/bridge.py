@@ -17,7 +17,7 @@ from rt.cli.common.completing import (
 )
 from rt.cli.common.console import note, print_json
 from rt.cli.common.link import interrupting, wait_until
-from rt.cli.common.options import Seconds, click_options, flag, json_option
+from rt.cli.common.options import Duration, click_options, flag, json_option
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
@@ -76,8 +76,8 @@ _STOP_S: Final = 10.0
 @flag("--skip-gaps", help="Go on after messages that were archived before they were read.")
 @flag("--once", help="Stop once everything merged before the command started is forwarded.")
 @click.option(
-    "--timeout", "timeout_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
-    help="Give up after this many seconds if the target does not answer, or with --once if the "
+    "--timeout", "timeout_s", type=Duration(), default="1min", show_default=True,
+    help="Give up after this long if the target does not answer, or with --once if the "
     "copy is not complete.",
 )  # fmt: skip
 @json_option("how much was forwarded")

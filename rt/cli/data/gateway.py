@@ -6,7 +6,7 @@ import click
 
 from rt.cli.common.console import note, print_json
 from rt.cli.common.link import known_nodes, wait_until
-from rt.cli.common.options import Seconds, click_options, config_path, json_option
+from rt.cli.common.options import Duration, click_options, config_path, json_option
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
@@ -33,8 +33,8 @@ class ServedSettings(ConnectionSettings):
 @click.command()
 @click_options(ServedSettings, "gateway")
 @click.option(
-    "--timeout", "timeout_s", type=Seconds(), metavar="S", default=30.0, show_default=True,
-    help="Give up if no copy of the stream has begun after this many seconds, with exit code 1.",
+    "--timeout", "timeout_s", type=Duration(), default="30s", show_default=True,
+    help="Give up if no copy of the stream has begun after this long, with exit code 1.",
 )  # fmt: skip
 @json_option("the address")
 def gateway(settings: ServedSettings, *, timeout_s: float, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import click
 
 from rt.cli.common.completing import complete_cursor, complete_session
 from rt.cli.common.console import note
-from rt.cli.common.options import Seconds, click_options, flag
+from rt.cli.common.options import Duration, click_options, flag
 from rt.cli.data.render import Output, render_messages, render_payloads
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.cursor import LocalCursor
@@ -83,8 +83,8 @@ class ReadSettings:
     help="Only the keys of share K of N, so that N readers divide the stream.",
 )  # fmt: skip
 @click.option(
-    "--timeout", "timeout_s", type=Seconds(), metavar="S",
-    help="Stop after this many seconds without a matching message.",
+    "--timeout", "timeout_s", type=Duration(),
+    help="Stop after this long without a matching message.",
 )  # fmt: skip
 @click.option(
     "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,

@@ -11,11 +11,11 @@ import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import ProgressBar, note, print_json, say
-from rt.cli.common.options import click_options, flag, json_option, parse_position
+from rt.cli.common.options import Duration, click_options, flag, json_option, parse_position
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
-from rt.config.kinds import parse_bytes, parse_seconds
+from rt.config.kinds import parse_bytes
 from rt.errors import Misuse
 from rt.node.settings.http import HttpSettings
 from rt.position import Position
@@ -74,13 +74,13 @@ _OPTIONS: Final = (
         "do not parse go to a table of dead letters.",
     ),
     click.option(
-        "--keep", "keep_s", default="1h", show_default=True, metavar="TIME",
-        callback=_parsed(parse_seconds), help="How long to keep replaced files for readers.",
+        "--keep", "keep_s", type=Duration(), default="1h", show_default=True,
+        help="How long to keep replaced files for readers.",
     ),
     flag("--follow", help="Keep adding new messages until stopped."),
     click.option(
-        "--every", "every_s", default="30s", show_default=True, metavar="TIME",
-        callback=_parsed(parse_seconds), help="With --follow: how often to commit.",
+        "--every", "every_s", type=Duration(), default="30s", show_default=True,
+        help="With --follow: how often to commit.",
     ),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
 from rt.cli.common.link import link_options
+from rt.cli.common.options import Duration
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
 from rt.cli.look.status_tables import merged_sessions
@@ -20,6 +21,7 @@ from rt.node.observe.problems import takes_part
 from rt.text import printable
 
 Run = TypeVar("Run", bound=Callable[..., Any])
+_TIME: Final = Duration()
 _PLUGIN_CODES: Final = """\b
 Exit codes, as monitoring plugins have them:
   0  OK
@@ -100,18 +102,20 @@ def unknown(error: BaseException) -> click.exceptions.Exit:
     return click.exceptions.Exit(Severity.UNKNOWN)
 
 
-def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]:
-    return click.option(name, type=float, default=default, show_default=True, help=words)
+def _level_option(
+    name: str, default: str | float, words: str, kind: click.types.FloatParamType = _TIME
+) -> Callable[[Run], Run]:
+    return click.option(name, type=kind, default=default, show_default=True, help=words)
 
 
 @click.command(cls=PluginCommand, epilog=_PLUGIN_CODES)
 @link_options("status")
-@_level_option("--lag-warning", 30, "Maximum merge lag, in seconds.")
-@_level_option("--lag-critical", 300, "As --lag-warning.")
-@_level_option("--pull-warning", 60, "Maximum lag of a subscriber, in seconds.")
-@_level_option("--pull-critical", 3600, "As --pull-warning.")
-@_level_option("--days-warning", 7, "Days until a node's certificate expires.")
-@_level_option("--days-critical", 2, "As --days-warning.")
+@_level_option("--lag-warning", "30s", "Maximum merge lag.")
+@_level_option("--lag-critical", "5min", "As --lag-warning.")
+@_level_option("--pull-warning", "1min", "Maximum lag of a subscriber.")
+@_level_option("--pull-critical", "1h", "As --pull-warning.")
+@_level_option("--days-warning", 7, "Days until a node's certificate expires.", click.FLOAT)
+@_level_option("--days-critical", 2, "As --days-warning.", click.FLOAT)
 @click.option(
     "--may-stop",
     metavar="NODE",
@@ -125,7 +129,7 @@ def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float
 
     \b
     rt check --config flights/clients.toml
-    rt check --nodes a:7420 --nodes b:7420 --identity nagios --lag-warning 10 --lag-critical 60
+    rt check --nodes a:7420 --nodes b:7420 --identity nagios --lag-warning 10s --lag-critical 1min
     rt check --config flights/clients.toml --may-stop n2 && systemctl restart rt-node@n2
     """  # noqa: D301 - click reads the backspace character
     thresholds = thresholds_of(**levels)

@@ -6,7 +6,7 @@ from archiver.policy import parse_limit
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import show_outcome
 from rt.cli.common.link import link_options
-from rt.cli.common.options import flag, json_option
+from rt.cli.common.options import Duration, flag, json_option
 from rt.cli.manage.offload import offload
 from rt.cli.manage.plan import plan
 from rt.cli.manage.policy import policy
@@ -50,7 +50,11 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
     help="First position to hold.",
 )  # fmt: skip
-@click.option("--seconds", default=3600.0, show_default=True, help="How long to hold the files.")
+@click.option(
+    "--for", "held_s", type=Duration(), default="1h", show_default=True,
+    help="How long to hold the files.",
+)  # fmt: skip
+@click.option("--seconds", type=Duration(), hidden=True, help="The earlier name of --for.")
 @click.option(
     "--bytes", "size", metavar="SIZE", default="100Gi", show_default=True,
     help="Most bytes to hold.",
@@ -58,13 +62,13 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
 @flag("--release", help="Release the lease of this certificate's name.")
 @json_option("the lease")
 def lease(
-    settings: ConnectionSettings, *, start: str, seconds: float, size: str, release: bool,
-    as_json: bool,
+    settings: ConnectionSettings, *, start: str, held_s: float, seconds: float | None, size: str,
+    release: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Keep files for a reader, whatever the other rules say, unless the disk is full.
 
     \b
-    rt archive lease --identity spark --from 0.3.0 --seconds 7200
+    rt archive lease --identity spark --from 0.3.0 --for 2h
     rt archive lease --identity spark --release
 
     The holder of the lease is the name in the certificate; a new lease replaces the holder's
@@ -78,7 +82,8 @@ def lease(
         most = parse_limit(size, "bytes")
         if most is None:
             raise Misuse("bytes is 'none', but a lease has a bound; use a size such as 90Gi")
-        request = {"do": "lease", "start": start, "seconds": seconds, "bytes": most}
+        lasts_s = held_s if seconds is None else seconds
+        request = {"do": "lease", "start": start, "seconds": lasts_s, "bytes": most}
         answer = settings.ask(request)
         with reading_answers():
             until = time_text(answer["until_ns"])

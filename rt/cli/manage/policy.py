@@ -1,6 +1,7 @@
 """`rt archive policy`: shows and sets the rules by which files are archived."""
 
 import json
+import math
 from typing import Any, Final
 
 import click
@@ -9,7 +10,7 @@ from archiver.policy import parse_policy, policy_of
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.link import link_options, look
-from rt.cli.common.options import json_option
+from rt.cli.common.options import Duration, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
@@ -44,8 +45,9 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
 @click.argument("text", metavar="[JSON]", default="")
 @click.option("--file", "path", metavar="FILE", help="JSON, or TOML with a table [policy].")
 @click.option(
-    "--time", "minutes", type=int,
-    help="Archive a file this many minutes after it was rolled; 0 turns the rule off.",
+    "--time", "age_s", type=Duration("min"),
+    help="Archive a file this long after it was rolled, such as 7d; 0 turns the rule off. A number "
+    "without a unit is minutes.",
 )  # fmt: skip
 @click.option(
     "--limit",
@@ -61,7 +63,7 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
 )  # fmt: skip
 @json_option("policy, disks and leases")
 def set_policy(
-    settings: ConnectionSettings, *, text: str, path: str | None, minutes: int | None,
+    settings: ConnectionSettings, *, text: str, path: str | None, age_s: float | None,
     limit: str | None, disk: int | None, messages: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Set the policy of a stream, on all of its nodes; needs an operator's certificate.
@@ -75,6 +77,7 @@ def set_policy(
     JSON or a file replaces the whole policy: a rule that it does not name gets its default. Options
     change only the rules that they name.
     """  # noqa: D301 - click reads the backspace character
+    minutes = None if age_s is None else math.ceil(age_s / 60)
     given = {"time": minutes, "limit": limit, "disk": disk, "messages": _count(messages)}
     given = {name: value for name, value in given.items() if value is not None}
     if bool(text) + bool(path) + bool(given) != 1:
