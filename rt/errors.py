@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from rt.amounts import duration_text
 from rt.position import Position
 
 if TYPE_CHECKING:  # making these classes takes a fifth of what `rt --help` imports
@@ -170,7 +171,8 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
         self.reason = reason
 
     def __str__(self) -> str:
-        late = f"{self.wanted} was not reached within {self.timeout_s:g} s, only {self.reached}"
+        within = duration_text(self.timeout_s)
+        late = f"{self.wanted} was not reached within {within}, only {self.reached}"
         if self.wanted in _HERE:
             return f"{late}; the messages stay in the log"
         if self.reason:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rt.amounts import duration_text
 from rt.position import Position
 
 _MERGED = (
@@ -86,7 +87,7 @@ class Lagging:
 
     def __str__(self) -> str:
         end = "no node has said where it ends" if self.end is None else f"it ends at {self.end}"
-        words = f"the end of the stream was not read for {self.seconds:.1f} s: {end}"
+        words = f"the end of the stream was not read for {duration_text(self.seconds)}: {end}"
         return f"{words}, and reading is at {self.position}; {self.reason}"
 
 
@@ -295,7 +296,7 @@ class Stalled:
     reason: str
 
     def __str__(self) -> str:
-        return f"stalled for {self.seconds:.0f} s: {self.reason}"
+        return f"stalled for {duration_text(self.seconds)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Text: how all of rt formats times and bytes, and makes text safe to show."""
+"""Text: how all of rt formats times and JSON, and makes text safe to show."""
 
 import json
 import re
@@ -33,20 +33,6 @@ def time_text(time_ns: int) -> str:
     if not text:
         return ""
     return "%s%s%s.%09dZ" % (text, _MINUTES[minute], _TWO_DIGITS[second], fraction)  # noqa: UP031 - faster
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes for people, with three significant digits.
-
-    >>> size_text(0), size_text(1536), size_text(123456789)
-    ('0 B', '1.50 KiB', '118 MiB')
-    """
-    units = ["TiB", "GiB", "MiB", "KiB", "B"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop()
-    digits = 0 if units[-1] == "B" or size >= 100 else 1 if size >= 10 else 2
-    return f"{size:.{digits}f} {units[-1]}"
 
 
 def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:

@@ -17,7 +17,7 @@ PACKAGES = ("rt", "replicator", "sequencer", "archiver")
 RANKS: list[tuple[str, ...]] = [
     ("rt/version.py", "rt/limits.py", "rt/position.py", "rt/events.py", "rt/errors.py",
      "rt/names.py", "rt/text.py", "rt/about.py", "rt/latencies.py", "rt/traffic.py",
-     "rt/masking.py"),
+     "rt/masking.py", "rt/amounts.py"),
     ("rt/format/",),
     ("rt/config/",),
     ("rt/log/",),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from replicator.limits.budgets import Budget, DaySessions
+from rt.amounts import size_text
 from rt.errors import Misuse, Refused
 from rt.limits import MIB
 from rt.names import PeerName
-from rt.text import size_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Quota:
         """Return the quota as text for people.
 
         >>> str(Quota(bytes_s=4 << 20)), str(Quota(sessions=3))
-        ('4.00 MiB a second', '3 sessions a day')
+        ('4.0 MiB a second', '3 sessions a day')
         """
         size = "" if self.bytes_s is None else f"{size_text(self.bytes_s)} a second"
         sessions = "" if self.sessions is None else f"{self.sessions} sessions a day"

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from rt.amounts import duration_text
 from rt.position import START, Position
 
 Node = TypeVar("Node", bound=Hashable)
@@ -140,7 +141,7 @@ class LagWatch(Generic[Node]):
         if target is None or current is None or not self._is_overdue(now_s):
             return ""
         own = self._heard.get(current)
-        had = f"{target.node} had {target.end} {now_s - target.heard_s:.0f} s ago"
+        had = f"{target.node} had {target.end} {duration_text(now_s - target.heard_s)} ago"
         if own is None or not self._has_answered_late():
             return ""
         if not own.is_silent:

@@ -9,6 +9,7 @@ from typing import Final
 
 from replicator.pull.client import PullClient
 from replicator.wire.link import MESSAGE_BYTES_PER_S
+from rt.amounts import duration_text
 from rt.errors import Refused, Stopped
 from rt.format.manifest import Rolled
 from rt.limits import KIB
@@ -130,7 +131,7 @@ class FileFetch:
             if status.position > reached:
                 reached, since_s = status.position, self._clock()
             elif self._clock() - since_s > _QUIET_S:
-                raise Refused("quiet", f"it has sent nothing for {_QUIET_S:.0f} s")
+                raise Refused("quiet", f"it has sent nothing for {duration_text(_QUIET_S)}")
             copied = max(0, status.position - line.file)
             if self._clock() - began_s > _QUIET_S + copied / MESSAGE_BYTES_PER_S:
                 rate = MESSAGE_BYTES_PER_S // KIB

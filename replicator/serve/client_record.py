@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rt.amounts import duration_text
 from rt.net.repeated import RepeatedLines
 from rt.position import Position
 from rt.traffic import Traffic
@@ -124,7 +125,9 @@ class ServerRecord:
             self._sent.take(client.sent)
             self._left.append(view)
         lasted_s = (now_ns - client.began_ns) / 1e9
-        words = f"{self.about}{client.peer} at {client.address} left, after {lasted_s:.0f} s"
+        words = (
+            f"{self.about}{client.peer} at {client.address} left, after {duration_text(lasted_s)}"
+        )
         self.lines.say(logging.INFO, f"left {client.peer} {client.kind}", words)
 
     def refuse(self, code: str) -> None:

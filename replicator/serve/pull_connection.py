@@ -10,6 +10,7 @@ from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
 from replicator.wire.link import Link
 from replicator.wire.messages import PASSING
+from rt.amounts import duration_text
 from rt.errors import CorruptLog, Refused
 from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
@@ -158,7 +159,7 @@ class PullConnection:
     def _demand_begun(self, channel: SourceChannel) -> None:
         """Refuse a peer that was offered the log and does not say where to begin."""
         if not channel.has_begun and self._clock() > self._begin_by_s:
-            words = f"it did not say within {BEGIN_S:g} s where its copy of the log ends"
+            words = f"it did not say within {duration_text(BEGIN_S)} where its copy of the log ends"
             raise Refused("protocol", words)
 
     def _is_there(self) -> bool:

@@ -27,6 +27,7 @@ from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, Patience, pause, shut
 from replicator.wire.messages import PUSH, Hello
 from rt.about import speak_of
+from rt.amounts import size_text
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
@@ -38,7 +39,7 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.turns import ContextParty
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
-from rt.text import printable, size_text
+from rt.text import printable
 from rt.version import SOFTWARE
 
 _log: Final = logging.getLogger(__name__)

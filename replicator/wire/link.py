@@ -15,6 +15,7 @@ from replicator.wire.large_messages import HeldMemory
 from replicator.wire.messages import CONNECTION, Heartbeat, Message, Refusal
 from replicator.wire.outlet import Outlet, broken
 from rt import errors
+from rt.amounts import duration_text
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.log.notify.watch import Wake
@@ -215,12 +216,12 @@ class Link:
         """
         now, dead_s = self._clock(), self._patience.dead_s
         if now - self._heard_s > dead_s and not self._has_come():
-            raise PeerError(f"nothing was received from it for {dead_s:g} s")
+            raise PeerError(f"nothing was received from it for {duration_text(dead_s)}")
         if self._began_s is not None and (needed := self._decoder.needed):
             limit_s = dead_s + needed / MESSAGE_BYTES_PER_S
             if now - self._began_s > limit_s and not self._has_come():
                 raise PeerError(
-                    f"a message of {needed} bytes did not arrive within {limit_s:.0f} s"
+                    f"a message of {needed} bytes did not arrive within {duration_text(limit_s)}"
                 )
         if now - self._heard_s > _REST_S:
             self._decoder.rest()
@@ -251,7 +252,9 @@ class Link:
                 self._decoder.greeting = False
                 return message
             self.has_more = self._has_come(left)  # no heartbeat is due before the greeting
-        raise PeerError(f"no {kind.__name__} came within {self._patience.greeting_s:g} s")
+        raise PeerError(
+            f"no {kind.__name__} came within {duration_text(self._patience.greeting_s)}"
+        )
 
     def refuse(self, code: str, words: str) -> None:
         """Send the reason why the connection ends, if the peer still listens."""

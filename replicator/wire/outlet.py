@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from rt.amounts import duration_text
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
@@ -54,7 +55,7 @@ class Outlet:
             self._queued_bytes -= len(self._parts.popleft())
             self._moved_s = self._clock()
         if self._parts and self._clock() - self._moved_s > patience_s:
-            raise PeerError(f"it read nothing for {patience_s:g} s")
+            raise PeerError(f"it read nothing for {duration_text(patience_s)}")
         return self.post(data)
 
     def post(self, data: bytes | memoryview) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from rt.amounts import duration_text
 from rt.bridge.bridge_watch import BridgeWatch
 from rt.net.authority.certificates import CertificateFiles, expires_s
 from rt.web.nodes.verdict import DEGRADED, OK
@@ -88,5 +89,5 @@ class BridgeSite(ProgramSite):
         behind_s = lag.behind_s(time.time_ns())
         if behind_s < _LATE_S:
             return ""
-        known = "" if behind_s == float("inf") else f"It is {behind_s:,.0f} s behind"
+        known = "" if behind_s == float("inf") else f"It is {duration_text(behind_s)} behind"
         return "; ".join(filter(None, [known, lag.error])) or "It is not known how far it is"

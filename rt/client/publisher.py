@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Final, Self
 
 from replicator.push.client import PushClient
+from rt.amounts import duration_text
 from rt.client.flight import Flight, FlightLimit
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.receipts import Receipt, Receipts, shipped
@@ -370,8 +371,8 @@ class ClientPublisher:
         if (left_s := deadline - time.monotonic()) > 0:
             reason = self._publisher.shipping_note
             _log.warning(
-                "session %s: waiting up to %.0f s for a majority of the nodes to have everything%s",
-                self.name, left_s, f" ({reason})" if reason else "",
+                "session %s: waiting up to %s for a majority of the nodes to have everything%s",
+                self.name, duration_text(left_s), f" ({reason})" if reason else "",
             )  # fmt: skip
 
     def _await_replicated(self, end: Position, deadline: float) -> bool:
@@ -420,6 +421,6 @@ def await_consumed(ask: Ask, place: Position | Confirmed, cursor: str, timeout_s
                 return
             if is_last:
                 words = f"cursor {cursor!r} has acknowledged up to {reached}, not {position}"
-                raise TimeoutError(f"{words}, after {timeout_s:g} s")
+                raise TimeoutError(f"{words}, after {duration_text(timeout_s)}")
         time.sleep(pause_s)
         pause_s = min(_CONSUMED_LAST_S, 2 * pause_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from replicator.wire.backoff import Complaint
+from rt.amounts import duration_text
 from rt.errors import RtError, spoken
 from rt.net.periodic_thread import PeriodicThread
 from rt.node.observe.stall_clock import STALLED_S, HopProgress, Stalls
@@ -62,7 +63,7 @@ class SiteWatch(ABC):
     def stuck(self) -> str:
         """Return a message if a check is more than 30 s late; "" if not."""
         late_s = time.monotonic() - self.at_s - self._period_s
-        return f"progress was not checked for {late_s:.0f} s" if late_s > STUCK_S else ""
+        return f"progress was not checked for {duration_text(late_s)}" if late_s > STUCK_S else ""
 
     def look(self) -> None:
         """Check once; log when the first hop stalls, and when no hop is stalled any more."""
@@ -73,7 +74,10 @@ class SiteWatch(ABC):
             name = max(self.stalled, key=lambda each: self.stalled[each])
             extra = {"event": "stall", "hop": name}
             _log.warning(
-                "stalled for %.0f s: %s", self.stalled[name], self.words(name), extra=extra
+                "stalled for %s: %s",
+                duration_text(self.stalled[name]),
+                self.words(name),
+                extra=extra,
             )
         elif before and not self.stalled:
             _log.info("it moves again", extra={"event": "moves"})

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from rt.amounts import size_text
 from rt.errors import Misuse
 
 TEXT_LENGTH_MAX: Final = 32  # characters of a number with its unit; 64 bits take 20 digits
@@ -43,6 +44,7 @@ class SettingKind:
         native: The types that a TOML or Python value of this kind may have.
         take: Checks a native value; `ValueError` if it is out of range.
         show: Formats a value as text that `parse` reads.
+        approximate: Formats a value for people; "" if `show` is as easy to read.
         optional: Whether it may be None, written `none`.
     """
 
@@ -51,6 +53,7 @@ class SettingKind:
     native: tuple[type, ...]
     take: Callable[[Any], Any]
     show: Callable[[Any], str] = str
+    approximate: Callable[[Any], str] = lambda _: ""
     optional: bool = False
 
     def convert_text(self, text: str) -> Any:
@@ -80,6 +83,15 @@ class SettingKind:
         """Return the value as a user would write it."""
         return NONE if value is None else self.show(value)
 
+    def explained_text(self, value: object) -> str:
+        """Return the value as a user would write it, and for people too if that is hard to read.
+
+        >>> kind_of(Bytes).explained_text(106390912 * 1024), kind_of(Bytes).explained_text(65536)
+        ('106390912Ki (101 GiB)', '64Ki')
+        """
+        about = "" if value is None else self.approximate(value)
+        return f"{self.text(value)} ({about})" if about else self.text(value)
+
 
 def parse_bytes(text: str) -> int:
     """Parse a size in bytes: K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti of 1024.
@@ -98,6 +110,11 @@ def show_bytes(size: int) -> str:
     """
     units = [unit for unit in ("Ti", "Gi", "Mi", "Ki") if size and size % _POWERS[unit] == 0]
     return f"{size // _POWERS[units[0]]}{units[0]}" if units else str(size)
+
+
+def _approximate_bytes(size: int) -> str:
+    """Return a size for people; "" if it is written with four digits or fewer."""
+    return "" if len(show_bytes(size).rstrip("KMGTi")) <= 4 else size_text(size)
 
 
 def parse_seconds(text: str) -> float:
@@ -236,7 +253,12 @@ _KINDS: Final[dict[Any, SettingKind]] = {
 Bytes = Annotated[
     int,
     SettingKind(
-        "a size such as 64, 256Ki or 1G", parse_bytes, _NUMBER_OR_TEXT, _take_bytes, show_bytes
+        "a size such as 64, 256Ki or 1G",
+        parse_bytes,
+        _NUMBER_OR_TEXT,
+        _take_bytes,
+        show_bytes,
+        _approximate_bytes,
     ),
 ]
 Seconds = Annotated[

@@ -244,6 +244,7 @@ def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) ->
         name for name in given if given[name].source != "default"
     ]
     told = [
-        f"{name} = {kinds[name].text(given[name].value)}, {given[name].source}" for name in named
+        f"{name} = {kinds[name].explained_text(given[name].value)}, {given[name].source}"
+        for name in named
     ]
     return f" ({'; '.join(told)})" if told else ""

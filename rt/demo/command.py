@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.cluster.up import start_nodes
 from rt.cli.common.console import ProgressBar, note
 from rt.cli.process.children import Child, Children
@@ -163,8 +164,8 @@ def kill_leader(
     while (name := leader()) not in nodes:
         if time.monotonic() > deadline:
             raise RtError(
-                f"no node leads after {patience_s:g} s, so none can be killed; this machine may "
-                "be too busy: run `rt demo` again with a lower --rate"
+                f"no node leads after {duration_text(patience_s)}, so none can be killed; this "
+                "machine may be too busy: run `rt demo` again with a lower --rate"
             )
         time.sleep(_POLL_S)
     nodes[name].kill()

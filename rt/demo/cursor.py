@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from rt.amounts import duration_text
 from rt.client.readers.cursor import read_cursors
 from rt.errors import RtError
 from rt.subscriber import Subscriber
@@ -65,7 +66,7 @@ def _killed(command: list[str], root: str, stream: str) -> list[bytes]:
         while not (stored := read_cursors(root, stream).get(NAME)) or not stored.position:
             if time.monotonic() > end_s:
                 process.kill()
-                raise RtError(f"cursor {NAME} was not stored within {_PATIENCE_S:g} s")
+                raise RtError(f"cursor {NAME} was not stored within {duration_text(_PATIENCE_S)}")
             time.sleep(_PAUSE_S)
             if output.poll(_PAUSE_S * 1000):
                 written.append(os.read(process.stdout.fileno(), _CHUNK_BYTES))

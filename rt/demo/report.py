@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.console import table
 from rt.demo.cursor import CursorReport
 from rt.demo.spark import Counts, carrier_rows, delay_rows
@@ -45,12 +46,12 @@ def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> Non
         cursor: What the killed reader and its successor read.
         directory: The subscriber's copy of the merged log.
     """
-    megabytes = report.payload_bytes / 1e6
+    size, rate = report.payload_bytes, report.payload_bytes / report.seconds
     click.echo("\nEvery flight arrived once, and each airport's in order of departure:\n")
     click.echo(table(["airport", "flights"], [[k, f"{v:,}"] for k, v in report.flights.items()]))
     click.echo(
-        f"\n{report.messages:,} flights, {megabytes:.1f} MB in {report.seconds:.1f} s: "
-        f"{report.messages / report.seconds:,.0f} a second, {megabytes / report.seconds:.1f} MB/s"
+        f"\n{report.messages:,} flights, {size_text(size)} in {duration_text(report.seconds)}: "
+        f"{report.messages / report.seconds:,.0f} a second, {size_text(rate)}/s"
     )
     click.echo(
         "from publish() in one process to the subscriber in another, synced by a majority of "
@@ -60,7 +61,7 @@ def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> Non
     if report.killed:
         click.echo(
             f"\nNode {report.killed}, the leader, was killed halfway; merging paused for "
-            f"{report.pause_s:.2f} s, and nothing was lost."
+            f"{duration_text(report.pause_s)}, and nothing was lost."
         )
     click.echo(
         f"\nA reader with a cursor was killed after {cursor.before:,} flights. The next one went "
@@ -76,7 +77,8 @@ def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> Non
 def show_counts(counts: Counts) -> None:
     """Print Spark's counts, which were checked against the flights themselves."""
     click.echo(
-        f"\nSpark counted the same from the merged log's files, in {counts.seconds:.1f} s:\n"
+        "\nSpark counted the same from the merged log's files, in "
+        f"{duration_text(counts.seconds)}:\n"
     )
     click.echo(table(["carrier", "flights"], carrier_rows(counts)))
     click.echo()

@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.cluster.found import found_streams
 from rt.cli.common.console import note, table
 from rt.cli.data.pace import Pace
@@ -293,5 +294,7 @@ class _Sites:
         end_s = time.monotonic() + _WAIT_S
         while not is_over():
             if time.monotonic() > end_s:
-                raise RtError(f"{words} after {_WAIT_S:g} s; this machine may be too busy")
+                raise RtError(
+                    f"{words} after {duration_text(_WAIT_S)}; this machine may be too busy"
+                )
             time.sleep(_POLL_S)

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from rt.amounts import duration_text
 from rt.errors import Misuse, Refused, RtError, spoken
 from rt.gateway import requests
 from rt.gateway.access import Access, UnknownError
@@ -274,7 +275,9 @@ class GatewayApp:
         except ClientDisconnect:
             raise FailedError(400, "the body ended early") from None
         except TimeoutError:
-            raise FailedError(408, f"the body has not arrived after {_BODY_S:g} s") from None
+            raise FailedError(
+                408, f"the body has not arrived after {duration_text(_BODY_S)}"
+            ) from None
         if size > BODY_BYTES_MAX:
             raise FailedError(413, f"a body has at most {BODY_BYTES_MAX:,} bytes")
         return b"".join(parts)

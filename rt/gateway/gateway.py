@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Final, Self
 
+from rt.amounts import duration_text
 from rt.client.client import Client
 from rt.events import Event, Gap, Poisoned
 from rt.gateway.access import IDENTITY, Access, holder_of, read_tokens
@@ -164,6 +165,8 @@ def _log_id(directory: str, timeout_s: float) -> str:
     with closing(LogDirectory(os.path.join(directory, MERGED_NAME))) as log:
         while not log.refresh() and not log.is_there:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"no copy has begun in {directory} after {timeout_s:g} s")
+                raise TimeoutError(
+                    f"no copy has begun in {directory} after {duration_text(timeout_s)}"
+                )
             time.sleep(_POLL_S)
         return log.manifest.identity.id if log.manifest.identity else ""

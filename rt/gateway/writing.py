@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from rt.amounts import duration_text
 from rt.client.client import Client
 from rt.client.publisher import ClientPublisher
 from rt.errors import FlushTimeout, Misuse, RtError, SessionFull, WriterFailed, spoken
@@ -169,7 +170,7 @@ class StreamWriter:
             async with asyncio.timeout(patience_s):
                 verdicts = [await each for each in expected]
         except TimeoutError:
-            late = f"it is published, and not merged after {patience_s:g} s"
+            late = f"it is published, and not merged after {duration_text(patience_s)}"
             return StreamVerdict(503, f"{late}{await _delay_of(publisher)}; {_AGAIN}")
         if changes[0].do == "create":
             return verdicts[0]._replace(tail=verdicts[-1].tail)
@@ -233,7 +234,7 @@ async def _replicated(publisher: ClientPublisher, patience_s: float) -> StreamVe
     try:
         await asyncio.to_thread(publisher.flush, "replicated", patience_s)
     except FlushTimeout as error:
-        late = f"it is published, and no majority keeps it after {patience_s:g} s"
+        late = f"it is published, and no majority keeps it after {duration_text(patience_s)}"
         why = f" ({error.reason})" if error.reason else ""
         return StreamVerdict(503, f"{late}{why}; {_AGAIN}")
     return StreamVerdict(202)

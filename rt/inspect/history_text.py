@@ -5,7 +5,7 @@ import os
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
-from rt.config.kinds import show_seconds
+from rt.amounts import duration_text
 from rt.inspect.history import Row
 from rt.masking import without_secrets
 from rt.offload.offloaded import Offloaded
@@ -71,7 +71,7 @@ class HistoryText:
         return (
             row.file, row.state, str(row.first), time_text(line.first_time_ns), str(row.end),
             time_text(line.last_time_ns), f"{line.messages:,}", f"{line.end:,}",
-            "" if age_ns is None else _age_text(age_ns // _NS),
+            "" if age_ns is None else duration_text(age_ns // _NS),
             "" if gone is None else time_text(gone.at_ns), "" if gone is None else gone.reason,
         )  # fmt: skip
 
@@ -86,17 +86,3 @@ _ROW: Final = (
 _ARCHIVED: Final = '"archived_at":"%s","archive_reason":%s,"archived_by":%s'
 _NOT_ARCHIVED: Final = '"archived_at":null,"archive_reason":"","archived_by":null'
 _quoted: Final = encode_basestring_ascii
-
-
-def _age_text(seconds: int) -> str:
-    """Return an age in its two largest units.
-
-    >>> _age_text(59), _age_text(3700), _age_text(90000)
-    ('59s', '1h 1min', '1d 1h')
-    """
-    units = (("d", 86_400), ("h", 3600), ("min", 60))
-    for place, (unit, size) in enumerate(units):
-        if seconds >= size:
-            rest = units[place + 1] if place + 1 < len(units) else ("s", 1)
-            return f"{seconds // size}{unit} {seconds % size // rest[1]}{rest[0]}"
-    return show_seconds(seconds)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from rt.amounts import duration_text
 from rt.errors import SEALED, Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
@@ -143,7 +144,8 @@ def ask_any(
             if time.monotonic() > end_s:
                 raise
         if not has_said:
-            _log.warning("no node leads yet; asking again for up to %g s", election_s)
+            words = "no node leads yet; asking again for up to %s"
+            _log.warning(words, duration_text(election_s))
         has_said = True
         time.sleep(_ELECTION_POLL_S)
 
@@ -325,7 +327,7 @@ def _exchange(
             name = peer_identity(sock).name
             return name, receive_all(sock, _ANSWER_BYTES_MAX, now_s + answer_s)
         except TimeoutError:
-            words = f"the answer was not complete after {answer_s:g} s"
+            words = f"the answer was not complete after {duration_text(answer_s)}"
             raise TimeoutError(words) from None
 
 

@@ -6,6 +6,7 @@ import ssl
 import time
 from typing import Final
 
+from rt.amounts import duration_text
 from rt.errors import PeerError
 from rt.net.addresses import Address, address_text
 from rt.net.contexts import Contexts
@@ -81,7 +82,9 @@ class PersistentConnection:
             is_whole = answer.endswith(b"\n")  # a node without persistent connections hangs up
             return answer
         except TimeoutError:
-            raise TimeoutError(f"the answer was not complete after {_ANSWER_S:g} s") from None
+            raise TimeoutError(
+                f"the answer was not complete after {duration_text(_ANSWER_S)}"
+            ) from None
         finally:
             if not is_whole:
                 self.close()

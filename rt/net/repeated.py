@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rt.amounts import duration_text
+
 EVERY_S: Final = 60.0
 KINDS_MAX: Final = 256  # at most this many lines a minute, and as many counts
 _OTHER: Final = "other"  # the kind that further kinds are counted under
@@ -82,8 +84,8 @@ class RepeatedLines:
             if not window.count:
                 del self._windows[kind]
                 continue
-            words = "%s (%d more like it within %.0f s)"
-            self._log.log(window.level, words, window.last, window.count, now_s - window.began_s)
+            words, within = "%s (%d more like it within %s)", duration_text(now_s - window.began_s)
+            self._log.log(window.level, words, window.last, window.count, within)
             self._windows[kind] = _Window(window.level, now_s)
         starts = (window.began_s for window in self._windows.values())
         self._due_s = min(starts, default=now_s) + self._every_s

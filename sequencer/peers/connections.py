@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from rt.about import carried
+from rt.amounts import duration_text
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.addresses import Address
 from rt.net.authority.identity import NodeObjection, PeerIdentity
@@ -136,7 +137,7 @@ class PeerOut(ContextParty):
         self._look()
         is_late = self._loop.clock() - self._moved_s > _UNREAD_S
         if self._sock is not None and self._has_left and is_late:
-            self._lose(f"it read nothing for {_UNREAD_S:g} s")
+            self._lose(f"it read nothing for {duration_text(_UNREAD_S)}")
 
     def _fail(self, error: Exception) -> None:
         _log.error("node %s: internal error; it is dialled again", self.name, exc_info=error)

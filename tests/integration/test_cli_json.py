@@ -142,7 +142,7 @@ def test_push_and_pull_that_are_not_done_say_what_they_wait_for_and_why(tmp_path
 def test_a_drain_says_how_much_is_left_or_that_the_nodes_have_it():
     """Without an error there is still something that is waited for."""
     left = SimpleNamespace(session="jfk", error="", lag_bytes=7)
-    assert waiting_for([left]) == "still shipping: jfk: 7 bytes to send"
+    assert waiting_for([left]) == "still shipping: jfk: 7 B to send"
     sent = SimpleNamespace(session="jfk", error="", lag_bytes=0)
     assert "rt status shows what they wait for" in waiting_for([sent])
 

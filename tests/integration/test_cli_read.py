@@ -162,7 +162,7 @@ def test_fewer_messages_than_asked_for_is_reported_to_a_script(tmp_path):
     result = read(tmp_path, "--own-session", "jfk", "--count", "2", "--timeout", "0.01")
     assert result.exit_code == exits.FOUND_WRONG
     assert result.stdout == "AA1\n"
-    assert result.stderr == "rt: 2 messages wanted, 1 missing at 0.01 s without a message\n"
+    assert result.stderr == "rt: 2 messages wanted, 1 missing at 10 ms without a message\n"
 
 
 def test_timeout_without_a_count_is_an_end_like_any_other(tmp_path):

@@ -104,7 +104,7 @@ def test_a_copy_whose_node_is_silent_is_not_called_up_to_date(cluster, tmp_path)
     assert copied.stop()
     loop.stop()
     assert late[-1] == (
-        "the copy is not up to date after 0.2 s: the copy has come to 0.0.8, and the stream to "
+        "the copy is not up to date after 200 ms: the copy has come to 0.0.8, and the stream to "
         "0.0.16; it is copied from n1:1"
     )
 

@@ -208,8 +208,8 @@ def test_invalid_time_is_bad_use(log):
 
 
 @pytest.mark.parametrize(
-    ("age_ns", "words"), [(59 * 10**9, "59s"), (61 * 10**9, "1min 1s"), (3700 * 10**9, "1h 1min"),
-                          (90_000 * 10**9, "1d 1h")],
+    ("age_ns", "words"), [(59 * 10**9, "59 s"), (61 * 10**9, "1 min 1 s"),
+                          (3700 * 10**9, "1 h 1 min"), (90_000 * 10**9, "1 d 1 h")],
 )  # fmt: skip
 def test_age_is_shown_in_two_units(age_ns, words):
     """Ages in tens of thousands of minutes mean nothing to people."""

@@ -179,7 +179,7 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
     assert took_s["greedy"] > 1.5
     # that the modest one waited would be in the log
     lines = [each.message for each in caplog.records if "identity_bytes_s" in each.message]
-    most = "1.00 MiB (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
+    most = "1.0 MiB (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
     assert lines == [f"publisher greedy is slowed down to {most}"]
 
 

@@ -221,7 +221,7 @@ def test_the_policy_of_sessions_is_checked(tmp_path):
         assert set_policy(cluster) == {"close_s": 10.0, "take_s": 3600.0, "expire_s": 0.0}
         assert set_policy(cluster, expire="7d")["expire_s"] == 604_800
         code, output = asked(cluster, "policy")
-        assert (code, "it expires 7d after that" in output) == (0, True), output
+        assert (code, "it expires 7 d after that" in output) == (0, True), output
         for wrong in ("soon", "-1s", "200000d"):
             code, output = asked(cluster, "policy", "--expire", wrong)
             assert (code, "Traceback" in output) == (2, False), output

@@ -128,7 +128,7 @@ def test_a_connected_publisher_is_held_to_a_quota_and_released_at_once(tmp_path,
     finally:
         client.stop(), server.stop(), host.stop()
     lines = [each.message for each in caplog.records if "slowed down" in each.message]
-    assert lines == ["publisher jfk is slowed down to 1.00 MiB a second"]
+    assert lines == ["publisher jfk is slowed down to 1.0 MiB a second"]
 
 
 def test_all_nodes_agree_on_quotas_and_keep_them_over_a_restart(tmp_path):

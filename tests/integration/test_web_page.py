@@ -138,7 +138,7 @@ def test_a_cursor_has_a_row_and_a_page_of_its_own(site, visit):
           show(data); }"""
     )
     row = seen.text("#cursors")
-    assert ("etl" in row, "12" in row, "2.00 KiB" in row, "no one" in row) == (True,) * 4
+    assert ("etl" in row, "12" in row, "2.0 KiB" in row, "no one" in row) == (True,) * 4
     seen.page.locator("#cursors a").click()
     seen.page.locator("#session-facts", has_text="Messages behind").wait_for(timeout=PATIENCE_MS)
     assert seen.text("#session-name") == "Cursor etl"

@@ -187,3 +187,12 @@ def test_what_old_certificates_list_is_moved_to_the_file(run):
     assert "added publisher old, by its certificate" in done(run("grants", "--from-certificates"))
     assert "added" not in done(run("grants", "--from-certificates"))
     assert "publisher old: sessions old-*" in done(run("grants"))
+
+
+def test_times_are_shown_with_the_zone_of_all_other_times(run):
+    """Two spellings of UTC were on one screen; the JSON keeps the spelling that scripts parse."""
+    done(run("init"))
+    outputs = done(run("issue", "jfk", "--role", "publisher")) + done(run("show", "certs/jfk.pem"))
+    assert "+00:00" not in outputs
+    assert len(re.findall(r"[0-9]{2}:[0-9]{2}:[0-9]{2}Z", outputs)) == 3
+    assert json.loads(done(run("show", "certs/jfk.pem", "--json")))["until"].endswith("+00:00")

@@ -44,6 +44,13 @@ def test_only_what_was_set_is_shown_on_request(file):
     assert set(explained("node", "--config", file, "--set")) == {"name", "reserve"}
 
 
+def test_a_size_of_many_digits_is_shown_in_a_short_unit_too(file):
+    """No one reads 106390912Ki; a script still gets it whole."""
+    words = "config", "explain", "node", "--reserve", "106390912Ki", "--set"
+    assert "106390912Ki (101 GiB)  option" in run(*words).stdout
+    assert json.loads(run(*words, "--json").stdout)[0]["value"] == "106390912Ki"
+
+
 def test_every_command_with_settings_can_be_explained():
     """A command that is missing here would be the one that is asked about."""
     names = commands_with_settings(click.Context(rt))

@@ -32,7 +32,7 @@ def test_the_first_line_is_logged_and_the_others_are_counted(lines, clock, caplo
     assert messages(caplog) == ["refused 0"]
     clock[0] += 60
     lines.flush()
-    assert messages(caplog)[1:] == ["refused 999 (999 more like it within 60 s)"]
+    assert messages(caplog)[1:] == ["refused 999 (999 more like it within 1 min)"]
 
 
 def test_a_flood_that_goes_on_is_one_line_a_minute(lines, clock, caplog):

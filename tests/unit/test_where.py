@@ -270,5 +270,5 @@ def test_the_command_ends_where_nothing_that_matches_comes(busy, tmp_path):
         "--where", "key=B6*", "--count", "1", "--timeout", "0.3",
     )  # fmt: skip
     assert result.exit_code == 1
-    assert "1 message wanted, 1 missing at 0.3 s without a message" in result.output
+    assert "1 message wanted, 1 missing at 300 ms without a message" in result.output
     assert busy.is_alive()

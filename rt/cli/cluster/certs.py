@@ -242,7 +242,8 @@ def _granted(grant: Grant) -> str:
 def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
     """Print the paths of a certificate and its key, with the holder's role and the expiry."""
     facts = _facts(files.cert)
-    words = f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}"
+    until = _zulu(facts["until"])
+    words = f"{verb} {files.cert} and {files.key}: {facts['role']}, until {until}"
     show_outcome({"cert": files.cert, "key": files.key, **facts}, words, as_json=as_json)
 
 
@@ -289,6 +290,12 @@ def _table(facts: dict[str, Any]) -> str:
         for key, value in facts.items()
         if value not in ([], None)
     }
+    rows |= {key: _zulu(rows[key]) for key in ("since", "until", "revoked") if key in rows}
     if facts["days_left"] < 0:
         rows["days left"] = "expired; renew it with rt certs renew"
     return "\n".join(f"{key:<10} {value}" for key, value in rows.items())
+
+
+def _zulu(time: str) -> str:
+    """Return an ISO 8601 time in UTC with the zone written as in all other times of rt."""
+    return time.replace("+00:00", "Z")

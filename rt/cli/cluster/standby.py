@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from replicator.pull.promoted import demand_current, promoted_to
+from rt.amounts import duration_text, size_text
 from rt.cli.cluster.cluster import (
     ClusterOptions,
     cluster_options,
@@ -40,7 +41,7 @@ from rt.net.authority.grants import GRANTS_NAME
 from rt.node.founding.cluster_files import CLIENTS_NAME, Place, free_addresses
 from rt.node.founding.from_copy import parse_groups
 from rt.position import Position
-from rt.text import counted, printable, size_text, time_text
+from rt.text import counted, printable, time_text
 from sequencer.ledger.seal import MOVED_TO_MAX
 
 _POLL_S: Final = 0.2
@@ -124,7 +125,7 @@ def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
     if behind_s > max_s:
         if math.isinf(behind_s):
             return f"how far the copy is behind is not known{because}"
-        return f"the copy may lack what was merged in the last {behind_s:.1f} s{because}"
+        return f"the copy may lack what was merged in the last {duration_text(behind_s)}{because}"
     if record.state_age_s(now_ns) > max_s:
         return f"the state was carried at {time_text(record.state_at_ns)}, and not since{because}"
     return ""
@@ -134,7 +135,9 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
     """Return what `record` says of a standby's progress, as lines for a person."""
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
-    as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
+    as_of = (
+        "an unknown part of it" if unknown else f"everything merged {duration_text(behind_s)} ago"
+    )
     size = f" ({size_text(record.behind_bytes)})" if record.behind_bytes > 0 else ""
     lines = [
         f"the copy ends at {record.end}, the cluster's log at {record.cluster_end}",
@@ -146,7 +149,9 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
         lines.append(f"  it comes from {record.source}, {what}")
     if record.state_at_ns:
         age_s = record.state_age_s(now_ns)
-        lines.append(f"  the state is {age_s:.1f} s old, of instruction {record.state_index}")
+        lines.append(
+            f"  the state is {duration_text(age_s)} old, of instruction {record.state_index}"
+        )
     return lines
 
 
@@ -305,9 +310,10 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
     wait = LongWait(has_come, lambda: f"the standby is at {read_record(root, stream).end}")
     while not wait.is_over():
         if time.monotonic() > deadline_s:
-            words = f"the standby has not come to {end} in {timeout_s:g} s; does rt pull --standby"
+            late = f"the standby has not come to {end} in {duration_text(timeout_s)}"
             raise click.ClickException(
-                f"{words} run? The cluster is still sealed: rt cluster unseal"
+                f"{late}; does rt pull --standby run? "
+                "The cluster is still sealed: rt cluster unseal"
             )
         time.sleep(_POLL_S)
     with closing(LogDirectory(merged_directory(root, stream))) as log:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from rt.amounts import duration_text
 from rt.errors import Misuse, RtError, spoken
 from rt.log.files.disk import FILE_MODE, OsDisk
 from rt.log.files.lock import take_lock
@@ -55,7 +56,7 @@ def ask_cluster(root: str, request: ControlRequest) -> str:
         if answer.get("id") == number:
             return _outcome(answer)
         time.sleep(_POLL_S)
-    raise RtError(f"the cluster in {root} did not answer within {_ANSWER_S:g} s")
+    raise RtError(f"the cluster in {root} did not answer within {duration_text(_ANSWER_S)}")
 
 
 class ControlServer:

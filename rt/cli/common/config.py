@@ -51,15 +51,17 @@ def explain_config(
     given = _given(found, command, list(arguments))
     source = settings_source(found)
     kinds = {} if source is None else kinds_of(source.cls)
-    rows = [
-        (name, kinds[name].text(each.value), each.source)
-        for name, each in given.items()
-        if not (only_set and each.source == "default")
-    ]
+    if only_set:
+        given = {name: each for name, each in given.items() if each.source != "default"}
     if as_json:
-        print_json([dict(zip(("setting", "value", "source"), row, strict=True)) for row in rows])
+        print_json([
+            {"setting": name, "value": kinds[name].text(each.value), "source": each.source}
+            for name, each in given.items()
+        ])  # fmt: skip
         return
-    click.echo(table(_HEADINGS, rows))
+    click.echo(table(_HEADINGS, [
+        (name, kinds[name].explained_text(each.value), each.source) for name, each in given.items()
+    ]))  # fmt: skip
 
 
 def explained(program: click.Context, command: str, config_path: str | None) -> Mapping[str, Given]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from rt.text import json_text, printable, size_text
+from rt.amounts import size_text
+from rt.text import json_text, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -142,7 +142,9 @@ def _options(
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         text = f"{field.metadata.get('help', '')}  [{variable_name(name)}"
         text += (
-            "; required]" if default is MISSING else f"; default {kind.text(default) or 'none'}]"
+            "; required]"
+            if default is MISSING
+            else f"; default {kind.explained_text(default) or 'none'}]"
         )
         hidden = listed is not None and name not in listed
         options.append(_option(name, kind, text.lstrip(), hidden=hidden))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from io import FileIO
 from typing import Final
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.console import ProgressBar, note, print_json
 from rt.cli.data.lines import LineCutter
 from rt.cli.data.pace import Pace
@@ -17,7 +18,7 @@ from rt.format.headers import Headers, encode_headers
 from rt.limits import MIB
 from rt.log.notify.confirmations import Confirmed, Level
 from rt.publisher import Publisher
-from rt.text import counted, size_text
+from rt.text import counted
 
 STDIN: Final = "-"
 _READ_BYTES: Final = MIB
@@ -169,7 +170,8 @@ class LinePump:
 
     def _progress_text(self) -> str:
         return (
-            f"{counted(self._messages)} ({size_text(self._bytes)}) in {self._took_s:.2f} s, "
+            f"{counted(self._messages)} ({size_text(self._bytes)}) in "
+            f"{duration_text(self._took_s)}, "
             f"{self._messages / self._took_s:,.0f}/s"
         )
 

@@ -10,6 +10,7 @@ import click
 
 from replicator.push.client import PushClient
 from replicator.push.progress import Release, SessionStatus
+from rt.amounts import size_text
 from rt.cli.common import link
 from rt.cli.common.completing import complete_session
 from rt.cli.common.console import note, print_json, say
@@ -139,7 +140,7 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
     """Return what a drain waits for, naming the first few sessions."""
     reasons: dict[str, str] = {}
     for each in status:
-        left = f"{each.lag_bytes:,} bytes to send" if each.lag_bytes else ""
+        left = f"{size_text(each.lag_bytes)} to send" if each.lag_bytes else ""
         if reason := each.error or left:
             reasons.setdefault(each.session, reason)
     if not reasons:

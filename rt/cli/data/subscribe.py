@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.common.completing import complete_cursor, complete_session
 from rt.cli.common.console import note
 from rt.cli.common.options import Duration, click_options, flag
@@ -178,7 +179,7 @@ def _taken(name: str | None, settings: ReadSettings, share: str) -> Iterator[Loc
 
 
 def _shortage(count: int, left: int, timeout_s: float | None) -> str:
-    ended = "the end" if timeout_s is None else f"{timeout_s:g} s without a message"
+    ended = "the end" if timeout_s is None else f"{duration_text(timeout_s)} without a message"
     return f"{counted(count)} wanted, {left} missing at {ended}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import ProgressBar, note, print_json, say
 from rt.cli.common.options import Duration, click_options, flag, json_option, parse_position
@@ -234,7 +235,7 @@ def _tell(table: str, state: "TableState", messages: int, lag_s: float) -> None:
     say(f"{table} has {counted(state.rows)} in {files}, complete up to {state.position}")
     for first, last in state.gaps:
         say(f"without the messages from {first} to {last}: archived before, or left out by --from")
-    waits = f"; the first was merged {lag_s:,.0f} s ago" if messages else ""
+    waits = f"; the first was merged {duration_text(lag_s)} ago" if messages else ""
     say(f"{counted(messages)} of the log not added yet{waits}")
 
 
@@ -287,7 +288,7 @@ def _once(out: str, export_to: Callable[..., "Exported"], *, as_json: bool) -> N
     with ProgressBar() as progress:
 
         def show(done: "Exported", total: int) -> None:
-            progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
+            progress.show(f"{counted(done.messages)} of {size_text(total)}", done.bytes)
 
         done = export_to(progress=show)
     if as_json:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from rt.amounts import size_text
 from rt.cli.common.console import ProgressBar, note, say, table
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.logs.repair import RepairSettings, repair_log
@@ -92,7 +93,7 @@ def _run(
         def read(length: int) -> None:
             nonlocal done
             done += length
-            progress.show(f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", done)
+            progress.show(f"{size_text(done)} of {size_text(total)}", done)
 
         reports = [verify_log(log, read) for log in logs]
         return reports, [compare_logs(*pair, read) for pair in pairs]

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from rt.amounts import size_text
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.config import commands_with_settings, explained
 from rt.cli.common.console import note, say, table
@@ -27,7 +28,7 @@ from rt.inspect.history_text import HistoryText
 from rt.masking import HIDDEN, masked, without_secrets
 from rt.names import merged_directory
 from rt.net.authority.certificates import certificate_files, load_certificate
-from rt.text import counted, json_text, printable, size_text
+from rt.text import counted, json_text, printable
 from rt.version import __version__
 
 _APART_S: Final = 2.0  # time between the two status answers, so that progress shows

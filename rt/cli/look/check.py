@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
@@ -73,7 +74,8 @@ class Threshold:
 
     def words(self, value: float) -> str:
         """Return a phrase for a value, such as `lag is 31 s`."""
-        return f"{self.name.replace('_', ' ')} is {value:.3g} {self.unit}"
+        amount = duration_text(value) if self.unit == "s" else f"{value:.3g} {self.unit}"
+        return f"{self.name.replace('_', ' ')} is {amount}"
 
 
 class PluginCommand(click.Command):

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.asking import NodeAnswer
 from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.cli.look.node_versions import different_versions, node_version, strangers
@@ -12,7 +13,7 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.net.addresses import parse_address
 from rt.node.observe.answer_fields import checked, get
 from rt.node.observe.problems import Problem, disk_state
-from rt.text import printable, size_text
+from rt.text import printable
 from rt.version import __version__
 
 CLOCK_WARNING_S: Final = 1.0
@@ -68,7 +69,7 @@ def _ports(asked: Sequence[NodeAnswer], report: ClusterReport) -> Iterator[Diagn
                           _dial_advice(each, silence.advice))  # fmt: skip
         else:
             name = printable(str(each.answer.get("node", "?")))
-            yield fine("ports", f"{name} answers at {each.address} in {each.took_s * 1e3:.0f} ms")
+            yield fine("ports", f"{name} answers at {each.address} in {duration_text(each.took_s)}")
 
 
 def _dial_advice(asked: NodeAnswer, advice: str) -> str:
@@ -160,10 +161,10 @@ def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
         grade = problem if sure_s >= CLOCK_PROBLEM_S else warning
         way = "ahead of" if offset_s > 0 else "behind"
         name = get(each.answer, "node", str)
-        yield grade("clocks", f"the clock of {name} is {sure_s:.1f} s {way} ours",
+        yield grade("clocks", f"the clock of {name} is {duration_text(sure_s)} {way} ours",
                     "set both by NTP: retention and certificates go by the clock")  # fmt: skip
     if worst < CLOCK_WARNING_S:
-        yield fine("clocks", f"the nodes' clocks agree with ours to {worst + 0.01:.2f} s")
+        yield fine("clocks", f"the nodes' clocks agree with ours to {duration_text(worst + 0.01)}")
 
 
 def _disks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:

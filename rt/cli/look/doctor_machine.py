@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from rt.amounts import duration_text, size_text
 from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.errors import Misuse, spoken
 from rt.net.authority.certificates import (
@@ -21,7 +22,6 @@ from rt.net.authority.identity import CertificateRole
 from rt.net.authority.renewal import hosts_of
 from rt.net.contexts import demand_private
 from rt.node.settings.node import NodeSettings
-from rt.text import size_text
 
 _DESCRIPTORS: Final = 4096  # 512 connections, 1,024 sessions of one publisher, and a margin
 _SYNCS: Final = 5
@@ -156,9 +156,9 @@ def sync_time(root: str, free: int, taken_s: float) -> Diagnosis:
     """Return a finding about a file system with `free` bytes, on which a sync took `taken_s`."""
     words = f"{root} has {size_text(free)} free; a sync takes "
     if taken_s > _SLOW_SYNC_S:
-        return warning("disks", f"{words}{taken_s * 1e3:.0f} ms", "look for another writer or a "
+        return warning("disks", f"{words}{duration_text(taken_s)}", "look for another writer or a "
                        "failing disk: every acknowledgement waits for a sync")  # fmt: skip
-    return fine("disks", f"{words}{taken_s * 1e3:.1f} ms")
+    return fine("disks", f"{words}{duration_text(taken_s)}")
 
 
 def _sync_time(place: str) -> float:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.console import table
 from rt.cli.look.node_versions import different_versions, strangers
 from rt.cli.look.status_report import ClientReport, ClusterReport, Health, MergeReport, NodeReport
 from rt.cli.look.status_report import SessionReport as Session
 from rt.node.observe.problems import role_text
-from rt.text import listed, size_text
+from rt.text import listed
 
 TOP_SHOWN: Final = 20  # sessions or clients shown with --top, or on a terminal
 # Columns that a narrow terminal omits, in this order.
@@ -198,7 +199,7 @@ def _behind(merge: MergeReport, lead: MergeReport) -> str:
     """Return by how many bytes and seconds a node's merging lags `lead`, the furthest node's."""
     parts = [size_text(lead.end - merge.end)] if merge.end.file == lead.end.file else []
     if merge.time_ns and lead.time_ns:  # 0 before the first instruction, not the year 1970
-        parts.append(f"{max(0, lead.time_ns - merge.time_ns) / 1e9:.1f} s")
+        parts.append(duration_text(max(0, lead.time_ns - merge.time_ns) / 1e9))
     return ", ".join(parts) or "everything"
 
 
@@ -206,34 +207,21 @@ def _session_row(each: Session) -> list[str]:
     unmerged = "more than a file" if each.unmerged is None else size_text(each.unmerged)
     return [
         each.name, each.pushed_by or "-", size_text(each.bytes), f"{size_text(each.bytes_per_s)}/s",
-        "-" if each.seen_s is None else f"{age_text(each.seen_s)} ago", unmerged,
+        "-" if each.seen_s is None else f"{duration_text(each.seen_s)} ago", unmerged,
         _waits(each.waiting_s), str(each.durable), str(each.merged),
     ]  # fmt: skip
 
 
 def _client_row(each: _Client) -> list[str]:
     view = each.view
+    lasted = duration_text(view.connected_s if view.left_s is None else view.left_s)
     return [
         view.peer, view.kind, " ".join(each.nodes) if view.left_s is None else "away",
         size_text(view.lag_bytes), _waits(view.waiting_s),
-        age_text(view.connected_s) if view.left_s is None else f"left {age_text(view.left_s)} ago",
+        lasted if view.left_s is None else f"left {lasted} ago",
         view.address,
     ]  # fmt: skip
 
 
 def _waits(waiting_s: float) -> str:
-    return age_text(waiting_s) if waiting_s else "-"
-
-
-def age_text(age_s: float) -> str:
-    """Return a duration for people.
-
-    >>> age_text(0.42), age_text(59), age_text(3700), age_text(200000)
-    ('0.4 s', '59 s', '62 min', '56 h')
-    """
-    if age_s < 100:
-        return f"{age_s:.1f} s" if age_s < 10 else f"{age_s:.0f} s"
-    for unit, length_s in (("min", 60), ("h", 3600)):
-        if age_s < 100 * length_s:
-            return f"{age_s / length_s:.0f} {unit}"
-    return f"{age_s / 86400:.0f} days"
+    return duration_text(waiting_s) if waiting_s else "-"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.common.asking import ask_nodes
 from rt.cli.common.console import print_json, say
 from rt.cli.common.exits import FOUND_WRONG
@@ -321,5 +322,5 @@ def _after(own: OwnPlace | None, place: MergedPlace) -> str:
     if own is None or not own.time_ns or place.merged_ns < own.time_ns:
         return ""
     took_s = (place.merged_ns - own.time_ns) / 1e9
-    shown = f"{took_s:,.1f} s" if took_s >= 1 else f"{took_s * 1e3:.1f} ms"
+    shown = duration_text(took_s)
     return f", {shown} after it was published"

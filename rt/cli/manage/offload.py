@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rt.amounts import duration_text
 from rt.cli.common.console import ProgressBar, print_json, say, show_outcome
 from rt.cli.common.link import link_options
 from rt.cli.common.options import flag, json_option
@@ -78,8 +79,8 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
     if outcome.missing:
         but = f", except what was archived before it was copied: {first_few(outcome.missing, 1)}"
     say(
-        f"{counted(count, 'file')} copied to {store.address} and read back in {took_s:.1f} s; "
-        f"everything before {outcome.offloaded.to} is there{but}"
+        f"{counted(count, 'file')} copied to {store.address} and read back in "
+        f"{duration_text(took_s)}; everything before {outcome.offloaded.to} is there{but}"
     )
 
 

@@ -10,6 +10,7 @@ import click
 from archiver.decide import Decision, DiskReport, decide
 from archiver.plan import Planned, archived_to, kept_files, planned, rolled_files
 from archiver.policy import Policy, parse_policy
+from rt.amounts import size_text
 from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import link_options, look
 from rt.cli.common.options import json_option
@@ -19,7 +20,7 @@ from rt.inspect.history import history
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import reading_answers
-from rt.text import counted, parse_time, size_text, time_text
+from rt.text import counted, parse_time, time_text
 
 _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by time at")
 

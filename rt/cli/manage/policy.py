@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from archiver.policy import parse_policy, policy_of
+from rt.amounts import size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.link import link_options, look
@@ -14,7 +15,7 @@ from rt.cli.common.options import Duration, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
-from rt.text import size_text, time_text
+from rt.text import time_text
 
 _FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has only four rules
 

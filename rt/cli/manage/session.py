@@ -4,16 +4,16 @@ from typing import Any, Final
 
 import click
 
+from rt.amounts import duration_text, size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.link import link_options, look
 from rt.cli.common.options import flag, json_option
 from rt.client.readers.settings import ConnectionSettings
-from rt.config.kinds import show_seconds
 from rt.names import parse_peer
 from rt.net.admin import reading_answers
-from rt.text import counted, printable, size_text, time_text
+from rt.text import counted, printable, time_text
 
 _HEADINGS: Final = (
     "session", "owner", "state", "pushed by", "replicated to", "merged to", "note",
@@ -184,10 +184,10 @@ def policy(
         return
     with reading_answers():
         times = {name: float(answer[name]) for name in wanted}
-    say(f"a session is closed after {show_seconds(times['close_s'])} without its publisher")
-    say(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
+    say(f"a session is closed after {duration_text(times['close_s'])} without its publisher")
+    say(f"another publisher may take it over {duration_text(times['take_s'])} after that")
     expires = times["expire_s"]
-    say(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
+    say(f"it expires {duration_text(expires)} after that" if expires else "it never expires")
 
 
 @session.command()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Final, Self
 
+from rt.amounts import duration_text
 from rt.client.readers.checkpoint import Checkpoint, Values
 from rt.errors import Misuse, RtError, Stopped, spoken
 from rt.events import CaughtUp, Event, Gap
@@ -96,8 +97,8 @@ class LastValue(Mapping[bytes, Message]):
                 if self._is_stopping:
                     raise Stopped("the last values were closed")
                 if time.monotonic() > end_s:
-                    words = f"the last values are read up to {self._position} after {timeout_s:g} s"
-                    raise TimeoutError(f"{words}, and the stream ends at {end}")
+                    words = f"after {duration_text(timeout_s)}, and the stream ends at {end}"
+                    raise TimeoutError(f"the last values are read up to {self._position} {words}")
                 self._thread.join(_POLL_S)
         len(self)
 

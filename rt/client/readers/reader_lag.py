@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from replicator.pull.end_wait import EndWait
+from rt.amounts import duration_text
 from rt.errors import LagError, Misuse
 from rt.events import Current, Event, Lagging
 from rt.log.write.checked import checked_seconds
@@ -22,7 +23,7 @@ def checked_lag(lag_max_s: float | None, on_lag: str, *, follow: bool, is_member
     if lag_max_s is None:
         return
     if checked_seconds(lag_max_s, "lag_max_s") < _LEAST_S:
-        raise Misuse(f"lag_max_s is {lag_max_s:g}; it is at least {_LEAST_S:g} s")
+        raise Misuse(f"lag_max_s is {lag_max_s:g}; it is at least {duration_text(_LEAST_S)}")
     if not follow:
         raise Misuse("lag_max_s is for a reader that follows; leave it out without follow")
     if is_member:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+from rt.amounts import duration_text
 from rt.client.readers.cursor import CursorState
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
@@ -231,13 +232,13 @@ class RegisteredReader:
 
 def _taken(nodes: AdminClient, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
     """Open the cursor at the nodes; wait for its present holder to end, if the settings say so."""
-    end_s = None if wait_s is None else time.monotonic() + wait_s
+    began_s = time.monotonic()
     while True:
         try:
             return nodes.ask(request)
         except Refused as error:
             if error.code != "held" or wait_s == 0:
                 raise
-            if end_s is not None and time.monotonic() > end_s:
-                raise TimeoutError(f"{error} after {wait_s:g} s") from None
+            if wait_s is not None and time.monotonic() > began_s + wait_s:
+                raise TimeoutError(f"{error} after {duration_text(wait_s)}") from None
         time.sleep(_STANDBY_S)

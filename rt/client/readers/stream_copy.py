@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from replicator.pull.client import PullClient
 from replicator.pull.end_asks import EndAsks
 from replicator.pull.end_wait import EndWait
+from rt.amounts import duration_text
 from rt.client.readers.reader_lag import OnLag, ReaderLag
 from rt.client.readers.rejoin import rejoin_running
 from rt.client.readers.settings import ConnectionSettings
@@ -215,8 +216,8 @@ class StreamCopy:
                     raise self._stopped()
                 self.demand_alive()
                 if asked.is_over or time.monotonic() >= deadline_s:
-                    words = f"the copy is not up to date after {timeout_s:g} s: {asked.why_not()}"
-                    raise TimeoutError(f"{words}; {self._reason(self._pull)}")
+                    late = f"the copy is not up to date after {duration_text(timeout_s)}"
+                    raise TimeoutError(f"{late}: {asked.why_not()}; {self._reason(self._pull)}")
 
     def ask_end(self) -> EndWait:
         """Begin to ask where the stream ends; return the wait for the copy to reach that end.
@@ -274,7 +275,9 @@ class StreamCopy:
             while not log.refresh() and not log.is_there:
                 self.demand_alive()
                 if time.monotonic() > end_s:
-                    words = f"no copy has begun in {self.directory} after {timeout_s:g} s"
+                    words = (
+                        f"no copy has begun in {self.directory} after {duration_text(timeout_s)}"
+                    )
                     raise TimeoutError(f"{words}: {self._reason(self._pull)}")
                 time.sleep(_POLL_S)
             return log.manifest.identity.id if log.manifest.identity else ""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from rt.about import carried
+from rt.amounts import duration_text
 from rt.errors import PeerError, RtError
 from rt.log.notify.fork_guard import ForkGuard
 from rt.net.loop.poller import EpollPoller
@@ -174,8 +175,8 @@ class EventLoop(LoopTurns):
         self._thread.join(_STOP_S)
         self.pool.shutdown(cancel_futures=True)
         if not self._thread.is_alive():
-            words = "the longest turn of the event loop took %.0f ms, and ran for %.0f of them"
-            _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
+            words = "the longest turn of the event loop took %s, and ran for %s of it"
+            _log.info(words, duration_text(self.longest_s), duration_text(self.longest_ran_s))
             self._release()
 
     def _abandon(self) -> None:
@@ -199,8 +200,8 @@ class EventLoop(LoopTurns):
     def _note_longest(self) -> None:
         """Log a turn of over 0.25 s, and for how much of that time the thread was running."""
         if self.longest_s > _LONG_TURN_S:
-            words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
-            _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
+            words = "a turn of the event loop took %s, and ran for %s of it"
+            _log.info(words, duration_text(self.longest_s), duration_text(self.longest_ran_s))
 
 
 class _Called:

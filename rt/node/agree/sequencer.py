@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
+from rt.amounts import duration_text
 from rt.errors import Refused, RtError
 from rt.node.agree.duties import Duties, Mail
 from rt.node.agree.view import NodeView
@@ -133,7 +134,9 @@ class NodeSequencer:
         except CancelledError:
             raise Refused("stopping", "this node is stopping") from None
         except TimeoutError:
-            raise Refused("busy", f"no answer within {_ANSWER_S:g} s; is the disk slow?") from None
+            raise Refused(
+                "busy", f"no answer within {duration_text(_ANSWER_S)}; is the disk slow?"
+            ) from None
 
     def stir(self) -> None:
         """Request a step soon, and keep the node from resting before it has handled all mail."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from replicator.serve.client_record import PULLS, PUSHES
+from rt.amounts import duration_text, size_text
 from rt.errors import RtError
 from rt.net.loop.chore import Chore
 from rt.net.loop.event_loop import EventLoop
@@ -15,7 +16,7 @@ from rt.node.observe.sampler import NodeSampler
 from rt.node.observe.stall_clock import LIVE_S, QUIET_S
 from rt.node.observe.stall_reasons import names_by_hop, stall_words
 from rt.node.observe.trend import Trend
-from rt.text import counted, size_text
+from rt.text import counted
 
 _log: Final = logging.getLogger("rt.node")
 STATISTICS_S: Final = 60.0
@@ -101,7 +102,7 @@ class PeriodicSampler:
                 seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
                 self._stalled[hop] = words = stall_words(hop, names, sample)
                 extra = {"event": "stall", "hop": hop}
-                _log.warning("stalled for %.0f s: %s", seconds, words, extra=extra)
+                _log.warning("stalled for %s: %s", duration_text(seconds), words, extra=extra)
         for hop in self._stalled.keys() - hops.keys():
             words = self._stalled.pop(hop)
             _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
@@ -118,6 +119,6 @@ def statistics(before: NodeSample, now: NodeSample) -> str:
         rates.append(f"{verb} {count:,.0f} messages/s, {size}/s")
     return (
         f"{'; '.join(rates)}; {len(now.here(PUSHES))} pushing, {len(now.here(PULLS))} pulling, "
-        f"{counted(len(now.sessions), 'session')}; oldest waiting {now.waiting_s:.1f} s; "
+        f"{counted(len(now.sessions), 'session')}; oldest waiting {duration_text(now.waiting_s)}; "
         f"{size_text(now.disk.available)} free"
     )

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from rt.amounts import size_text
 from rt.node.observe.answer_fields import checked, get, position
 from rt.node.observe.stall_clock import MERGE
 from rt.node.resources.disk_guard import REOPENS
-from rt.text import printable, size_text
+from rt.text import printable
 
 _FILES_SHOWN: Final = 3
 _FREE_RATIO: Final = 4

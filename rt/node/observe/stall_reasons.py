@@ -2,9 +2,10 @@
 
 from typing import Final
 
+from rt.amounts import size_text
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.stall_clock import PULL, SYNC
-from rt.text import first_few, size_text
+from rt.text import first_few
 
 _NAMED_MAX: Final = 3
 

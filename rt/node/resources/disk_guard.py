@@ -7,9 +7,9 @@ import time
 from typing import Final
 
 from replicator.wire.messages import RESERVE
+from rt.amounts import size_text
 from rt.errors import Refused
 from rt.limits import MIB
-from rt.text import size_text
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.05

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
+from rt.amounts import duration_text
 from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.names import shown
@@ -34,7 +35,8 @@ class SessionPolicy:
             if not 0 <= value <= _SECONDS_MAX:
                 raise Misuse(f"{name} is {value:g}; use 0 seconds to 100 years")
         if self.close_s < _CLOSE_MIN_S:
-            raise Misuse(f"close_s is {self.close_s:g}; use at least {_CLOSE_MIN_S:g} seconds")
+            least = duration_text(_CLOSE_MIN_S)
+            raise Misuse(f"close_s is {self.close_s:g}; use at least {least}")
 
     def text(self) -> str:
         """Return the policy as JSON; equal policies give equal texts.

@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Final, NamedTuple
 
-from rt.config.kinds import show_seconds
+from rt.amounts import duration_text
 from rt.errors import Misuse, Refused
 from rt.names import parse_peer, parse_session
 from rt.net.authority.identity import PeerIdentity
@@ -47,7 +47,7 @@ class Takeover(NamedTuple):
             raise Refused(
                 "live",
                 f"session {self.session!r} was pushed by {known.owner!r} until a moment ago; ask "
-                f"again when it is closed, after {show_seconds(policy.close_s)} of silence",
+                f"again when it is closed, after {duration_text(policy.close_s)} of silence",
             )
         if self.by_operator or known.owner in {"", self.owner}:
             return known
@@ -56,7 +56,7 @@ class Takeover(NamedTuple):
             raise Refused(
                 "live",
                 f"{known.owner!r} may come back to session {self.session!r}; it may be taken over "
-                f"in {show_seconds(ceil(left_s))}, or by an operator now",
+                f"in {duration_text(ceil(left_s))}, or by an operator now",
             )
         return known
 

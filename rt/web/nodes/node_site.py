@@ -9,6 +9,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
+from rt.amounts import duration_text, size_text
 from rt.errors import Misuse
 from rt.inspect.history import Row
 from rt.names import shown
@@ -17,7 +18,7 @@ from rt.net.authority.certificates import certificate_files, expires_s
 from rt.net.contexts import Contexts, client_context
 from rt.node.host.node import STUCK_S, Node
 from rt.node.observe.sample import NodeSample, SessionView
-from rt.text import size_text, time_text
+from rt.text import time_text
 from rt.web.nodes.cursor_rows import CURSORS_S, CursorRow, cursor_rows
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import StreamView, node_metrics
@@ -96,7 +97,11 @@ class NodeSite(Site):
         sample = self.sample
         age_s = time.monotonic() - sample.at_s
         stuck = self.node.stuck()
-        words = f"stuck: the loop {stuck!r} has not come round for {STUCK_S:g} s" if stuck else ""
+        words = (
+            f"stuck: the loop {stuck!r} has not come round for {duration_text(STUCK_S)}"
+            if stuck
+            else ""
+        )
         return SiteHealth(words, tuple(self._unready(sample)), age_s)
 
     def _unready(self, sample: NodeSample) -> Iterable[str]:

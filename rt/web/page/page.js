@@ -17,7 +17,7 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 function size(bytes) {
   let unit = 0;
   while (bytes >= 1024 && unit < UNITS.length - 1) { bytes /= 1024; unit++; }
-  return `${bytes.toFixed(unit === 0 || bytes >= 100 ? 0 : bytes >= 10 ? 1 : 2)} ${UNITS[unit]}`;
+  return `${bytes.toFixed(unit === 0 || bytes >= 99.95 ? 0 : 1)} ${UNITS[unit]}`;
 }
 const count = (number) => Math.round(number).toLocaleString("en");
 const filesOf = (number) => `${count(number)} file${number === 1 ? "" : "s"}`;

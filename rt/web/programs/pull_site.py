@@ -9,9 +9,10 @@ from prometheus_client.core import Metric
 from replicator.pull.client import PullClient
 from replicator.repair.scrub import ScrubState
 from replicator.repair.scrubber import Scrubber
+from rt.amounts import size_text
 from rt.client.standby import StateCarrier
 from rt.node.observe.stall_clock import PULL
-from rt.text import counted, printable, size_text
+from rt.text import counted, printable
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import scrub_metrics
 from rt.web.nodes.verdict import BROKEN, DEGRADED, OK

@@ -8,8 +8,9 @@ from prometheus_client.core import Metric
 
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
+from rt.amounts import duration_text, size_text
 from rt.client.push_watch import PUSH, PushWatch
-from rt.text import printable, size_text
+from rt.text import printable
 from rt.traffic import Traffic
 from rt.web.nodes.verdict import BROKEN, DEGRADED, OK
 from rt.web.programs.program import ProgramSite, ShownProgram, tile
@@ -115,7 +116,7 @@ class PushSite(ProgramSite):
             "tiles": [
                 tile("Sent", size_text(sent), "to all nodes, since the start", sent),
                 tile("To send", size_text(left), "to all nodes together", left),
-                tile("Oldest waiting", f"{waits:.0f} s", "not synced by some node", waits),
+                tile("Oldest waiting", duration_text(waits), "not synced by some node", waits),
                 tile("Nodes", f"{sum(map(self._has, names))} of {len(names)}", "connected", 0),
             ],
         }  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
+from rt.amounts import duration_text
 from rt.tables.follow import TableFollower
 from rt.text import printable
 from rt.web.nodes.verdict import DEGRADED, OK
@@ -63,7 +64,7 @@ class TableSite(ProgramSite):
         level, words = OK, "The table follows the log."
         if status.problem:
             level, words = DEGRADED, f"Nothing is added: {printable(status.problem)}."
-        lag = f"{status.lag_s(time.time_ns()):,.0f} s"
+        lag = duration_text(status.lag_s(time.time_ns()))
         return no_flow_overview("export", status.stream, level, words, self._began_ns) | {
             "nodes": [], "merged_end": str(status.end), "events": self._events.latest(60),
             "tiles": [
