@@ -10,9 +10,9 @@ from tests.commands import PATIENCE_S, clean_environment, run, start
 
 
 def on_terminal(*arguments, **options):
-    """Run `rt` with a terminal as stderr; return its exit code and what was shown."""
+    """Run `rt` with a terminal as stdout and stderr; return its exit code and what was shown."""
     ours, theirs = pty.openpty()
-    with start(*arguments, stderr=theirs, **options) as process:
+    with start(*arguments, stdout=theirs, stderr=theirs, **options) as process:
         os.close(theirs)
         shown = b""
         while piece := _read(ours):

@@ -166,6 +166,33 @@ def test_an_unreadable_answer_is_reported_as_the_nodes_fault(here, node, answer)
     assert done["roll"].exit_code == exits.REFUSED
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("publish --session jfk file", "published 2 messages (8 B) in "),
+        ("publish --session jfk /dev/null", "nothing was published to stream/jfk"),
+        ("log-history rt-data/stream/out", "\n1 file, 1 message\n"),
+        ("index rebuild rt-data/stream/out", "the index of 1 file rebuilt, 1 entries"),
+        ("session list", "the nodes have no sessions"),
+        ("session reset jfk", "no node has a copy to recognize the old log by"),
+        ("session forget jfk", "no node has a copy to recognize the old log by"),
+        ("cursor list", "no cursors in rt-data/stream"),
+        ("cursor registered list", "keep no cursors"),
+    ],
+)  # fmt: skip
+def test_all_of_an_answer_is_on_stdout(here, node, words, said):
+    """A pipe or a file got the first line of an answer, and the terminal the rest."""
+    changed = {"session": "jfk", "change": "reset", "before": "0.0.0", "after": "0.0.0"}
+    node.answers |= {
+        "sessions": {"sessions": []}, "cursors": {"cursors": []},
+        "reset-session": changed | {"retired": 0}, "forget-session": changed | {"retired": 0},
+    }  # fmt: skip
+    done = run(*words.split())
+    assert done.exit_code == 0, done.output
+    assert said in done.stdout
+    assert done.stderr == ""
+
+
 def test_a_lease_is_for_a_time_and_its_earlier_option_still_works(here, node):
     """Scripts of the first version say `--seconds 7200`, which the help does not list any more."""
     for words in (["--for", "2h"], ["--seconds", "7200"]):

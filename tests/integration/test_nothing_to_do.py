@@ -61,7 +61,7 @@ def test_rt_config_says_where_certificates_are_for_every_command(cluster, tmp_pa
     [(host, port)] = cluster.addresses
     shown = asked(cluster, "log-history", "--node", f"{host}:{port}", "--identity", "n1")
     assert shown.exit_code == 0, shown.output
-    assert "all that was merged by then" in shown.stderr
+    assert "all that was merged by then" in shown.stdout
     named = asked(
         cluster, "log-history", "--node", f"{host}:{port}", "--identity", "n1", "--stream", STREAM
     )

@@ -238,7 +238,7 @@ def test_a_drained_standby_is_promoted_by_one_command(standby, tmp_path):
             reader.ack(message, sync=True)
     new, done = promoted(old, tmp_path, "--drained", "--timeout", "60", *link(old))
     with new:
-        assert "copy and cluster are equal: number 100" in done.stderr
+        assert "copy and cluster are equal: number 100" in done.stdout
         assert sorted(new.nodes) == ["n4", "n5", "n6"]
         assert eventually(lambda: "continues at" in pull.status().error, 60)
         twice = run(
@@ -288,7 +288,7 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
         old.stop(name)
     new, done = promoted(old, tmp_path, "--now")
     with new:
-        assert "may be missing" in done.stderr
+        assert "may be missing" in done.stdout
         lost = [old.out("n1"), os.path.join(old.clients, "sub", STREAM, "out")]
         compared = json.loads(run("standby", "compare", *lost, "--json").stdout)
         assert (compared["beyond"], compared["lost"], compared["missing"]) == (
@@ -358,7 +358,7 @@ def test_a_promoted_copy_does_not_grow_and_is_promoted_once(standby, tmp_path):
     pull.stop()
     made = run(*promoting(old, tmp_path / "second", root))
     assert made.exit_code == 0, made.output
-    assert f"rt standby fence --root {root}" in made.stderr
+    assert f"rt standby fence --root {root}" in made.stdout
     refused = run("pull", "--root", root, "--stream", STREAM, "--once", *link(old, "subscriber"))
     assert refused.exit_code == 2
     assert "takes nothing more: it was promoted" in refused.stderr

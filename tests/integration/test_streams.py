@@ -529,7 +529,9 @@ def test_a_stream_is_founded_once_on_each_node_of_a_cluster(tmp_path):
     places = init_local_cluster(str(tmp_path), "flights", 3)
     made = run("stream", "create", "trains", "--config", places[0].config)
     assert made.exit_code == 0, made.output
-    assert "do the same on n2, n3" in made.stderr
+    assert "do the same on n2, n3" in made.stdout
+    assert "SIGHUP" in made.stdout
+    assert made.stderr == ""
     assert run("stream", "drop", "trains", "--yes", "--config", places[0].config).exit_code == 0
     again = run("stream", "create", "trains", "--config", places[0].config)
     assert again.exit_code != 0

@@ -172,7 +172,7 @@ def test_rt_export_parquet_says_what_it_did(tmp_path):
         command = ["export", "parquet", merging.directory, str(tmp_path / "out")]
         found = CliRunner().invoke(rt, command)
     assert found.exit_code == 0
-    assert f"messages to {tmp_path / 'out'}; 0 files had been added before" in found.stderr
+    assert f"messages to {tmp_path / 'out'}; 0 files had been added before" in found.stdout
     assert exported(tmp_path / "out")
 
 
@@ -297,8 +297,8 @@ def test_what_waits_in_the_active_file_is_counted_and_no_lock_is_left(tmp_path):
         done = to_parquet(f"{root}/flights/jfk", str(out))
         assert (done.files, done.waiting) == (0, 1000)
         result = CliRunner().invoke(rt, ["export", "parquet", f"{root}/flights/jfk", str(out)])
-        assert "1,000 messages wait in the active file" in result.stderr
-        assert "--include-active adds them now" in result.stderr
+        assert "1,000 messages wait in the active file" in result.stdout
+        assert "--include-active adds them now" in result.stdout
         to_parquet(f"{root}/flights/jfk", str(out), include_active=True)
         publisher.publish_many([b"more"] * 7)
         publisher.flush("synced")

@@ -187,7 +187,7 @@ def test_the_command_says_what_it_added(tmp_path):
     command = ["export", "iceberg", log, TABLE, "--warehouse", warehouse, "--include-active"]
     found = CliRunner().invoke(rt, command)
     assert found.exit_code == 0
-    assert "added 1 file with 2 messages to flights.messages" in found.stderr
+    assert "added 1 file with 2 messages to flights.messages" in found.stdout
     refused = CliRunner().invoke(rt, ["export", "iceberg", log, TABLE])
     assert refused.exit_code == 2
     assert "--warehouse DIR" in refused.stderr

@@ -117,5 +117,5 @@ def test_a_result_is_written_in_other_forms(tmp_path):
         assert parquet.read_table(path).num_rows == len(plain)
         assert query("select seq from log", place, "--parquet", path).exit_code == 2
         shown = query("select unnest(range(1500)) n", place)
-    assert "500 more rows are not shown" in shown.stderr
+    assert "500 more rows are not shown" in shown.stdout
     assert "999" in shown.stdout

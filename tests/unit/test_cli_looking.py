@@ -222,6 +222,7 @@ def test_index_check_and_rebuild_leave_the_file_that_is_written_alone(tmp_path):
     os.unlink(index)
     result = run("index", "check", directory)
     assert result.exit_code == exits.FOUND_WRONG
-    assert result.stdout == "log.0.0  good\nlog.1.0  missing\n"
+    advice = f"rebuild with: rt index rebuild {directory}"
+    assert result.stdout == f"log.0.0  good\nlog.1.0  missing\n{advice}\n"
     assert run("index", "rebuild", directory).exit_code == 0
     assert run("index", "check", directory).exit_code == 0

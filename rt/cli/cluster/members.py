@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.completing import complete_asked
-from rt.cli.common.console import note, print_json, say
+from rt.cli.common.console import note, print_json, say, teller
 from rt.cli.common.link import link_options
 from rt.cli.common.options import Duration, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
@@ -47,6 +47,7 @@ class ChangeRequests:
         *,
         ask: Ask | None = None,
         poll_s: float = _POLL_S,
+        tell: Callable[..., None] = say,
     ) -> None:
         """Ask for the members, and prepare to ask for changes.
 
@@ -55,7 +56,9 @@ class ChangeRequests:
             timeout_s: how long to wait in total, for this and for all changes.
             ask: sends a request to the leader and returns the reply; over the network by default.
             poll_s: the pause before a request is repeated, in seconds.
+            tell: prints a sentence about what has been done.
         """
+        self.tell = tell
         self._settings, self._ask_leader, self._poll_s = settings, ask or _asked, poll_s
         self._end_s = time.monotonic() + timeout_s
         self._said = ""
@@ -89,7 +92,7 @@ class ChangeRequests:
         directory = os.path.dirname(os.path.abspath(self._settings.certs))
         self._change("add-member", name, address)
         host = parse_address(address)[0]
-        note(certify_node(self._settings.certs, name, host, self._cluster))
+        self.tell(certify_node(self._settings.certs, name, host, self._cluster))
         with reading_answers():
             places = {each["name"]: str(each["address"]) for each in self.answer["members"]}
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
@@ -97,27 +100,27 @@ class ChangeRequests:
         if log_id and not is_cluster_id(log_id):
             raise PeerError("a node's answer cannot be read: the id of its log is malformed")
         config = write_member(directory, stream, name, places, cluster, log_id=log_id)
-        note(f"{name} is a learner at {address}")
+        self.tell(f"{name} is a learner at {address}")
         return config
 
     def promote(self, name: str) -> None:
         """Wait until a learner has caught up, and let it vote."""
         self._change("promote-member", name)
-        note(f"{name} has caught up and votes")
+        self.tell(f"{name} has caught up and votes")
 
     def remove(self, name: str) -> None:
         """Remove a member; a leader first hands its role to another node."""
         self.demand_member(name)
         self._change("remove-member", name)
-        note(f"{name} is no longer a member; if it is running, it stops, and its files stay")
+        self.tell(f"{name} is no longer a member; if it is running, it stops, and its files stay")
 
     def move(self, name: str, address: str) -> None:
         """Change a member's address."""
         self.demand_member(name)
         self._change("move-member", name, address)
         host = parse_address(address)[0]
-        note(certify_node(self._settings.certs, name, host, self._cluster))
-        note(f"{name} is reached at {address}; start it with that address under listen")
+        self.tell(certify_node(self._settings.certs, name, host, self._cluster))
+        self.tell(f"{name} is reached at {address}; start it with that address under listen")
 
     def _change(self, do: str, name: str = "", address: str = "") -> None:
         """Repeat a request until the leader confirms that the cluster has agreed on the change.
@@ -176,9 +179,9 @@ class ChangeRequests:
         say(f"voting: {', '.join(voters)}" + (f"; learner: {learners[0]}" if learners else ""))
         spare = (len(voters) - 1) // 2
         if len(voters) % 2 == 0:
-            note(f"{len(voters)} voters survive the loss of {spare}, as {len(voters) - 1} would")
+            say(f"{len(voters)} voters survive the loss of {spare}, as {len(voters) - 1} would")
         nodes = ", ".join(f'"{each["address"]}"' for each in self.members.values())
-        note(f"for the configuration of clients: nodes = [{nodes}]")
+        say(f"for the configuration of clients: nodes = [{nodes}]")
 
 
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
@@ -189,7 +192,7 @@ def member_command(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(settings: ConnectionSettings, *, timeout_s: float, as_json: bool, **given: Any) -> None:
-        changes = ChangeRequests(settings, timeout_s)
+        changes = ChangeRequests(settings, timeout_s, tell=teller(as_json=as_json))
         command(changes, **given)
         changes.show(as_json=as_json)
 
@@ -200,9 +203,10 @@ def member_command(command: Callable[..., None]) -> Callable[..., None]:
     return link_options("archive")(timeout(json_option("the members afterwards")(run)))
 
 
-def _say_start(config: str) -> None:
-    note("start it on an empty directory with")
-    note(f"  rt node --config {shlex.quote(config)}")
+def _add(changes: ChangeRequests, name: str, address: str) -> None:
+    config = changes.add(name, address)
+    changes.tell("start it on an empty directory with")
+    changes.tell(f"  rt node --config {shlex.quote(config)}")
 
 
 def _checked_address(_context: Any, _parameter: Any, address: str | None) -> str | None:
@@ -237,7 +241,7 @@ def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> N
     authority's key is on this machine. Start the node while the command waits. The new node does
     not count toward a majority until it votes.
     """  # noqa: D301 - click reads the backspace character
-    _say_start(changes.add(name, address))
+    _add(changes, name, address)
     if not no_wait:
         changes.promote(name)
 
@@ -309,7 +313,7 @@ def replace_member(changes: ChangeRequests, old: str, new: str, address: str) ->
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
-        _say_start(changes.add(new, address))
+        _add(changes, new, address)
         if leaves_first(changes.members, old):
             changes.remove(old)
     # even if it votes already: nodes of an older version may report that wrongly

@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from rt.cli.cluster.cluster import (
 )
 from rt.cli.cluster.succession import fence, rejoin_command
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import note, print_json, say
+from rt.cli.common.console import note, print_json, say, teller
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Duration, flag, json_option
 from rt.client.promotion import complete_succession, draft_path, succession, succession_path
@@ -196,19 +196,20 @@ def promote(
     if is_dry:
         _say_missing(settings, drained=drained, as_json=given["as_json"])
         return
+    tell = teller(as_json=given["as_json"])
     if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
         if is_now and complete_succession(settings, directory):
-            note(f"the promotion that was interrupted is complete; its files are in {directory}")
-            _note_fence(settings)
+            tell(f"the promotion that was interrupted is complete; its files are in {directory}")
+            _tell_fence(settings, tell)
             return
         words = f"{directory} holds the files of a cluster; name another directory"
         raise Misuse(f"{words}, or go on with rt cluster seal --moved-to, and start those nodes")
     source = merged_directory(settings.root, settings.stream)
     if drained:
         demand_current(source)
-        _drain(settings, timeout_s)
+        _drain(settings, timeout_s, tell)
     else:
-        note(_missing(read_record(settings.root, settings.stream)))
+        tell(_missing(read_record(settings.root, settings.stream)))
     carried = carried_here(settings.root, settings.stream)
     path = os.path.join(directory, STATE_NAME)
     grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
@@ -225,15 +226,15 @@ def promote(
         )  # fmt: skip
         places = write_cluster(options)
     if drained:
-        _move(settings, places)
+        _move(settings, places, tell)
     elif given["authority"]:
-        _note_fence(settings)
+        _tell_fence(settings, tell)
     show_cluster(options, places)
 
 
-def _note_fence(settings: ConnectionSettings) -> None:
-    note(f"{succession_path(settings)} says where the log continues; tell the old cluster:")
-    note(f"  rt standby fence --root {shlex.quote(settings.root)} --stream {settings.stream}")
+def _tell_fence(settings: ConnectionSettings, tell: Callable[..., None]) -> None:
+    tell(f"{succession_path(settings)} says where the log continues; tell the old cluster:")
+    tell(f"  rt standby fence --root {shlex.quote(settings.root)} --stream {settings.stream}")
 
 
 def _continued(
@@ -255,7 +256,7 @@ def _continued(
     return nullcontext("")
 
 
-def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
+def _move(settings: ConnectionSettings, places: Sequence[Place], tell: Callable[..., None]) -> None:
     """Have the old cluster turn away all clients, and tell them the addresses of the new nodes.
 
     This must be done before the new nodes run: from then on the log grows without the old cluster.
@@ -268,7 +269,7 @@ def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
             f"the files are written, and the old cluster could not be told ({spoken(error)}); do "
             f"not start the new nodes before this is done: rt cluster seal --moved-to {moved_to}"
         ) from None
-    note(f"the old cluster tells everyone that the log continues at {moved_to}")
+    tell(f"the old cluster tells everyone that the log continues at {moved_to}")
 
 
 def _say_missing(settings: ConnectionSettings, *, drained: bool, as_json: bool) -> None:
@@ -291,7 +292,7 @@ def _missing(record: StandbyRecord) -> str:
     return f"what was merged after {since} may be missing, unless its publishers still have it"
 
 
-def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
+def _drain(settings: ConnectionSettings, timeout_s: float, tell: Callable[..., None]) -> None:
     """Seal the old cluster, and wait until the standby has all of the log and the latest state.
 
     Raises:
@@ -301,7 +302,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
         answer = settings.ask({"do": "seal"})
         end, index = Position.parse(str(answer["end"])), int(answer["index"])
         proof = Proof(int(answer["number"]), bytes.fromhex(str(answer["digest"])))
-    note(f"the cluster is sealed at {end}, number {proof.number:,}")
+    tell(f"the cluster is sealed at {end}, number {proof.number:,}")
     deadline_s, root, stream = time.monotonic() + timeout_s, settings.root, settings.stream
 
     def has_come() -> bool:
@@ -327,7 +328,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
             f"the copy differs from the cluster's log at {end}; rt verify it. The cluster is still "
             "sealed: rt cluster unseal lets it go on"
         )
-    note(f"copy and cluster are equal: number {proof.number:,}, digest {proof.digest.hex()}")
+    tell(f"copy and cluster are equal: number {proof.number:,}, digest {proof.digest.hex()}")
 
 
 def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:

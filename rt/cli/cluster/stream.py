@@ -8,7 +8,7 @@ import click
 from rt.cli.cluster.found import found_stream
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_listed_stream
-from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.console import print_json, say, table
 from rt.cli.common.options import flag, json_option
 from rt.config.settings import FILE_BYTES_MAX, load
 from rt.errors import Misuse, RtError, spoken
@@ -85,8 +85,8 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
     say(f"stream {name} is in {directory}, and {config} lists it")
     others = [each for each in settings.member_names if each != settings.name]
     if others:
-        note(f"do the same on {', '.join(others)}, with the file of each")
-    note(_AGAIN)
+        say(f"do the same on {', '.join(others)}, with the file of each")
+    say(_AGAIN)
 
 
 @stream.command()
@@ -121,7 +121,7 @@ def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
         print_json({"stream": name, "directory": directory, "config": config})
         return
     say(f"{config} no longer lists stream {name}; its files stay in {directory}")
-    note(_AGAIN)
+    say(_AGAIN)
 
 
 @stream.command("list")

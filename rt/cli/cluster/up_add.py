@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.cli.cluster.members import ChangeRequests
 from rt.cli.cluster.up_control import ControlRequest, ask_cluster, demand_running
-from rt.cli.common.console import note
+from rt.cli.common.console import say
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.node.founding.cluster_files import CLIENTS_NAME, free_addresses, name_nodes
@@ -35,10 +35,10 @@ def add_node(root: str) -> None:
     if not learners:
         [address] = free_addresses(1)
         changes.add(name, address)
-    note(ask_cluster(root, ControlRequest("add", name)))
+    say(ask_cluster(root, ControlRequest("add", name)))
     changes.promote(name)
     name_nodes(clients, [str(each["address"]) for each in changes.members.values()])
-    note(f"{clients} names it too; programs that run find it by themselves")
+    say(f"{clients} names it too; programs that run find it by themselves")
     changes.show(as_json=False)
 
 

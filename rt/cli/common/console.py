@@ -5,7 +5,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
@@ -39,6 +39,14 @@ def show_outcome(value: Any, words: str, *, as_json: bool) -> None:
         print_json(value)
     else:
         say(words)
+
+
+def teller(*, as_json: bool) -> Callable[..., None]:
+    """Return the function that prints a sentence of an answer.
+
+    All of an answer is on stdout; with `--json` only the JSON is, and sentences are on stderr.
+    """
+    return note if as_json else say
 
 
 def complain(reason: str) -> None:

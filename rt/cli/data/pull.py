@@ -16,7 +16,7 @@ from replicator.pull.mirror import Mirror
 from replicator.repair.copy_scrubber import copy_scrubber
 from replicator.repair.scrubber import SCRUB_BYTES_S, Scrubber
 from rt.cli.common import link
-from rt.cli.common.console import note, print_json
+from rt.cli.common.console import note, print_json, teller
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
@@ -280,7 +280,7 @@ def _mirror(settings: link.ServiceSettings, serve: str) -> Mirror:
 def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
     host, port = mirror.address
     serving = f"mirror {identity} serves stream {mirror.stream} at {host}:{port}"
-    (note if as_json else click.echo)(serving)
+    teller(as_json=as_json)(serving)
 
 
 def _lacks(settings: link.ServiceSettings) -> str:

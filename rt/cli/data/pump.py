@@ -8,7 +8,7 @@ from io import FileIO
 from typing import Final
 
 from rt.amounts import duration_text, size_text
-from rt.cli.common.console import ProgressBar, note, print_json
+from rt.cli.common.console import ProgressBar, note, print_json, say
 from rt.cli.data.lines import LineCutter
 from rt.cli.data.pace import Pace
 from rt.cli.data.records import Form, Records, read_records
@@ -126,10 +126,10 @@ class LinePump:
                 "merged_at": None if merged_at is None else str(merged_at),
             })  # fmt: skip
         elif not self._messages:
-            note(f"nothing was published to {stream}/{session}: the input was empty")
+            say(f"nothing was published to {stream}/{session}: the input was empty")
         else:
             merged = "" if merged_at is None else f" at {merged_at}"
-            note(
+            say(
                 f"published {self._progress_text()} to {stream}/{session}, "
                 f"{level} up to {confirmed.position}{merged}"
             )

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from rt.arrow import LogTable
 from rt.cli.common.completing import complete_session
-from rt.cli.common.console import note
+from rt.cli.common.console import say
 from rt.cli.common.options import click_options
 from rt.cli.data.subscribe import ReadSettings
 from rt.errors import Misuse
@@ -143,7 +143,7 @@ def _first(words: str) -> str:
 
 def _write(reader: Any, output: str | None, parquet: str | None) -> None:
     if parquet is not None:
-        note(f"{parquet}: {_to_parquet(reader, parquet):,} rows")
+        say(f"{parquet}: {_to_parquet(reader, parquet):,} rows")
     elif output is None:
         _show(reader)
     else:
@@ -173,7 +173,7 @@ def _show(reader: Any) -> None:
             rest += 1
     Console(markup=False, highlight=False).print(table)
     if rest:
-        note(f"{rest:,} more rows are not shown; --csv, --json or --parquet has them all")
+        say(f"{rest:,} more rows are not shown; --csv, --json or --parquet has them all")
 
 
 def _to_parquet(reader: Any, path: str) -> int:

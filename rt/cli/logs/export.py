@@ -11,7 +11,7 @@ import click
 
 from rt.amounts import duration_text, size_text
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import ProgressBar, note, print_json, say
+from rt.cli.common.console import ProgressBar, print_json, say
 from rt.cli.common.options import Duration, click_options, flag, json_option, parse_position
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.service_manager import ServiceManager
@@ -281,7 +281,7 @@ def _follow(follower: "TableFollower", table: str, web: HttpSettings, *, as_json
             manager.stopping()
             follower.close()
     done = follower.status
-    note(f"stopped: {counted(done.messages)} added, complete up to {done.position}")
+    say(f"stopped: {counted(done.messages)} added, complete up to {done.position}")
 
 
 def _once(out: str, export_to: Callable[..., "Exported"], *, as_json: bool) -> None:
@@ -299,14 +299,14 @@ def _once(out: str, export_to: Callable[..., "Exported"], *, as_json: bool) -> N
         })  # fmt: skip
         return
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
-    note(f"{added}; {counted(done.left, 'file')} had been added before")
+    say(f"{added}; {counted(done.left, 'file')} had been added before")
     if done.dead:
-        note(f"{counted(done.dead)} could not be parsed and were added to the dead letters")
+        say(f"{counted(done.dead)} could not be parsed and were added to the dead letters")
     if done.waiting:
-        note(
+        say(
             f"{counted(done.waiting)} wait in the active file: a run after it is rolled (at 1 GiB, "
             "unless its writer rolls earlier) adds them, and --include-active adds them now"
         )
     if done.gaps:
         names = ", ".join(done.gaps[:5])
-        note(f"skipped {counted(len(done.gaps), 'file')} archived before: {names}")
+        say(f"skipped {counted(len(done.gaps), 'file')} archived before: {names}")

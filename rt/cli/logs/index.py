@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import ProgressBar, note, print_json, say
+from rt.cli.common.console import ProgressBar, print_json, say, teller
 from rt.cli.common.options import json_option
 from rt.errors import FrameError
 from rt.inspect.verify import open_log
@@ -54,7 +54,7 @@ def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
     if as_json:
         print_json({"directory": directory, "files": len(files), "entries": total})
     else:
-        note(f"{directory}: the index of {counted(len(files), 'file')} rebuilt, {total:,} entries")
+        say(f"{directory}: the index of {counted(len(files), 'file')} rebuilt, {total:,} entries")
 
 
 @index.command()
@@ -81,7 +81,7 @@ def check(context: click.Context, *, directory: str, active: bool, as_json: bool
         files = [{"file": file, "index": state} for file, state in states.items()]
         print_json({"directory": directory, "files": files})
     if any(state != IndexState.GOOD for state in states.values()):
-        note(f"rebuild with: rt index rebuild {directory}")
+        teller(as_json=as_json)(f"rebuild with: rt index rebuild {directory}")
         context.exit(1)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.completing import complete_node
-from rt.cli.common.console import note, table
+from rt.cli.common.console import say, table, teller
 from rt.cli.common.options import json_option, parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
@@ -76,8 +76,9 @@ def log_history(
     rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, which also lists archived files. A file's age
-    counts from when it was rolled; times are UTC. With --node, standard error gives the time of the
-    answer, and whether it has all that was merged by then, which a majority of nodes confirms.
+    counts from when it was rolled; times are UTC. With --node, the first line gives the time of
+    the answer, and whether it has all that was merged by then, which a majority of nodes confirms;
+    with --json, that line is on standard error.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
@@ -92,12 +93,12 @@ def log_history(
     rows = list(wanted)
     text = HistoryText(directory, time.time_ns(), offloaded)
     if as_of:
-        note(as_of)
+        teller(as_json=as_json)(as_of)
     if as_json:
         _write_array(rows, text)
     else:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
-        note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
+        say(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
 
 
 def _write_array(rows: list[Row], text: HistoryText) -> None:

@@ -9,7 +9,7 @@ import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_cursor
-from rt.cli.common.console import note, print_json, say, show_outcome, table
+from rt.cli.common.console import print_json, say, show_outcome, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.data.subscribe import ReadSettings
 from rt.cli.manage.reader_positions import Kind, Row, add_commands, to_option
@@ -58,7 +58,7 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        note(
+        say(
             f"no cursors in {stream_directory(settings.root, settings.stream)}; "
             "rt cursor registered list shows those that the nodes keep"
         )

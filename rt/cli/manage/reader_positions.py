@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.completing import complete_asked
-from rt.cli.common.console import note, print_json, say, show_outcome, table
+from rt.cli.common.console import print_json, say, show_outcome, table
 from rt.cli.common.link import link_options, look
 from rt.cli.common.options import Command
 from rt.client.readers.settings import ConnectionSettings
@@ -82,7 +82,7 @@ def _list_command(kind: Kind) -> click.Command:
         if as_json:
             print_json(rows)
         elif not rows:
-            note(f"the nodes of stream {settings.stream} keep no {kind.field}")
+            say(f"the nodes of stream {settings.stream} keep no {kind.field}")
         else:
             kind.show(rows)
 

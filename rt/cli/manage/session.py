@@ -7,7 +7,7 @@ import click
 from rt.amounts import duration_text, size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
-from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import link_options, look
 from rt.cli.common.options import flag, json_option
 from rt.client.readers.settings import ConnectionSettings
@@ -43,7 +43,7 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        note("the nodes have no sessions; rt push ships those of a publisher")
+        say("the nodes have no sessions; rt push ships those of a publisher")
     else:
         click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
 
@@ -262,7 +262,7 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
         next_ = f", and continues at {after}" if change in {"adopted", "taken"} else ""
         say(f"session {name} is {change}; it was merged up to {before}{next_}")
         if change in {"reset", "forgotten"} and not answer.get("retired", "unknown"):
-            note(
+            say(
                 "no node has a copy to recognize the old log by: delete the "
                 "publisher's directory, or everything in it is merged again when it is pushed"
             )
