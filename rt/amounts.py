@@ -13,7 +13,7 @@ def size_text(size: float) -> str:
     ('0 B', '1.5 KiB', '118 MiB', '101 GiB')
     """
     unit = 0
-    while size >= 1024 and unit < len(_BYTE_UNITS) - 1:
+    while size >= (1023.5 if unit else 1024) and unit < len(_BYTE_UNITS) - 1:
         size /= 1024
         unit += 1
     return f"{size:.{0 if unit == 0 or size >= 99.95 else 1}f} {_BYTE_UNITS[unit]}"

@@ -16,7 +16,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import complain
 from rt.cli.common.environment import check_environment
 from rt.cli.common.exits import CODES_HELP, exit_code, sentence
-from rt.cli.common.help import HelpContext, fold_help
+from rt.cli.common.help import HelpContext, add_full_help, fold_help
 from rt.cli.common.logs import JSON, TEXT, add_verbosity, configure_log, use_format
 from rt.cli.common.wait_notes import WaitNotes
 from rt.cli.process.parent import end_with_parent
@@ -101,6 +101,7 @@ class Program(CommandGroup):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
+        add_full_help(command)
         add_verbosity(command)
         fold_help(command)
         return command

@@ -101,6 +101,35 @@ def test_a_word_of_another_program_is_answered_with_ours(words, meant):
     assert "did you mean" not in run("ls").stderr
 
 
+def options_in(text):
+    """Return the options that a help text lists."""
+    return re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_a_help_page_lists_few_options_and_all_of_them_on_request(words):
+    """Of the 44 options of rt node, five are given by hand."""
+    listed = options_in(run(*words, "--help").stdout)
+    assert len(listed) <= 20
+    if "--help-all" not in listed:
+        return
+    shown = run(*words, "--help-all")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert set(listed) - {"--help-all"} < set(options_in(shown.stdout))
+    assert options_in(run(*words, "--help").stdout) == listed, "it changes nothing for the next"
+
+
+def test_options_that_are_not_listed_are_accepted():
+    """They have moved out of sight, not away."""
+    assert "--election-s" not in run("node", "--help").stdout
+    assert "--election-s" in run("node", "--help-all").stdout
+    assert "--help-all" in run("node", "--help").stdout
+    explained = run("config", "explain", "node", "--election-s", "900ms", "--set").stdout
+    assert "900ms" in explained
+    pages = {each: run("help", each).stdout for each in ("publish", "pull", "bridge")}
+    assert not [each for each, text in pages.items() if "--http-ca" in text]
+
+
 def test_help_lists_the_exit_codes_that_exist():
     """A script can only test for what is documented."""
     text = run("--help").stdout

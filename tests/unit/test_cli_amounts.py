@@ -92,7 +92,8 @@ def test_a_duration_is_rounded_to_what_a_person_needs(seconds, text):
 @pytest.mark.parametrize(
     ("size", "text"),
     [(1023, "1023 B"), (1024, "1.0 KiB"), (102_348, "99.9 KiB"), (102_400, "100 KiB"),
-     (1023.9 * 1024, "1024 KiB"), (1 << 50, "1024 TiB"), (1 << 30, "1.0 GiB")],
+     (1023.4 * 1024, "1023 KiB"),
+     ((1 << 30) - 8, "1.0 GiB"), (1 << 50, "1024 TiB"), (1 << 30, "1.0 GiB")],
 )  # fmt: skip
 def test_a_size_has_at_most_four_digits(size, text):
     """Sizes are compared at a glance."""

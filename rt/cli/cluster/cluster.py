@@ -61,17 +61,6 @@ _OPTIONS: Final = (
         help="With --from: sessions that are redundant publishers of one group; repeat for more.",
     ),
     click.option(
-        "--name", "names", metavar="NAME", multiple=True,
-        help="Name of a node; repeat, in the order of the addresses.  [default: n1, n2, ...]",
-    ),
-    click.option(
-        "--node-root", metavar="PATH", default="", help="Data directory on each node's machine."
-    ),
-    click.option(
-        "--node-certs", metavar="PATH", default="",
-        help="Directory of certificates on each node's machine.",
-    ),
-    click.option(
         "--authority", metavar="DIR", default="",
         help="Sign with the ca.pem and ca.key in DIR, instead of making a new authority.",
     ),
@@ -79,11 +68,31 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 
-def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _layout_options(*, hidden: bool) -> tuple[Callable[..., Any], ...]:
+    return (
+        click.option(
+            "--name", "names", metavar="NAME", multiple=True, hidden=hidden,
+            help="Name of a node; repeat, in the order of the addresses.  [default: n1, n2, ...]",
+        ),
+        click.option(
+            "--node-root", metavar="PATH", default="", hidden=hidden,
+            help="Data directory on each node's machine.",
+        ),
+        click.option(
+            "--node-certs", metavar="PATH", default="", hidden=hidden,
+            help="Directory of certificates on each node's machine.",
+        ),
+    )  # fmt: skip
+
+
+def cluster_options(
+    count: str, *, with_layout: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options for a new cluster's files, as in `ClusterOptions`.
 
     Args:
         count: the name of the option for the number of nodes, such as `--nodes`.
+        with_layout: whether the help lists the options for other names and places of the nodes.
     """
     options = (
         click.argument("directory", metavar="DIR"),
@@ -95,6 +104,7 @@ def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[...,
             count, "count", default=3, show_default=True,
             help="Number of nodes on this machine, if no address is given.",
         ),
+        *_layout_options(hidden=not with_layout),
         *_OPTIONS,
     )  # fmt: skip
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)

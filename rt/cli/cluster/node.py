@@ -29,11 +29,16 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.5
 _ASK_S: Final = 1.0  # between two questions to the standby
 _NAMED_MAX: Final = 10
+# Files that rt cluster init writes have some of the other settings, and defaults do for the rest.
+_LISTED: Final = (
+    "root", "stream", "name", "listen", "certs", "members", "streams", "standby", "on_role",
+    "file_bytes", "file_age_s", "reserve", "http",
+)  # fmt: skip
 RELOADED: Final = "certificates, reserve and limits were"
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click_options(NodeSettings, "node")
+@click_options(NodeSettings, "node", _LISTED)
 @flag(
     "--without-standby",
     help="Start without asking the standby whether another cluster continues the log.",
@@ -46,6 +51,8 @@ def node(context: click.Context, *, settings: NodeSettings, without_standby: boo
     SIGTERM and ctrl-C stop the node cleanly; everything acknowledged is kept. On SIGHUP the node
     loads certificates, the reserve and the limits again, and logs which other changed settings need
     a restart; a node that runs in a terminal stops instead, since a closing terminal sends SIGHUP.
+    Most settings are in the file that rt cluster init writes, or have defaults that do; the option
+    --help-all shows them.
 
     \b
     rt node found --config node.toml

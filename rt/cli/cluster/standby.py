@@ -156,7 +156,7 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
 
 
 @standby.command()
-@cluster_options("--count")
+@cluster_options("--count", with_layout=False)
 @link_options("archive", listed=("root", *LINK_LISTED))
 @flag("--drained", help="Seal the cluster first, and wait until the standby has all of its log.")
 @flag("--now", "is_now", help="Continue with what the standby has, as the cluster is lost.")

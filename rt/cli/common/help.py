@@ -1,16 +1,20 @@
 """`rt help`, and HelpContext, which wraps examples and lists to fit a narrow terminal."""
 
+import copy
 import os
 import re
 import shutil
 import sys
 import textwrap
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from rt.text import counted
+
 _COMMAND: Final = re.compile(r" +(\S.*\| )?rt ")  # the line of an example
 _WORD: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")  # one word, quoted as in a shell
+_FULL: Final = "help_all"  # name of the option that shows all options
 _ITEM: Final = re.compile(r" *\S+ {2,}")  # a list entry: a name or number, then its meaning
 
 
@@ -38,6 +42,42 @@ def fold_help(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for part in command.commands.values():
             fold_help(part)
+
+
+def add_full_help(command: click.Command) -> None:
+    """Give a command that hides options, and its subcommands that do, the option --help-all.
+
+    Options without a help text of their own, such as --debug, are those that `rt --help` lists.
+    """
+    if any(each.name == _FULL for each in command.params):
+        return
+    left = sum(map(_is_left_out, command.params))
+    if left:
+        words = f"Show {counted(left, 'more option')} too, and exit."
+        command.params.append(click.Option(
+            ["--help-all", _FULL], is_flag=True, is_eager=True, expose_value=False,
+            callback=_show_full_help, help=words,
+        ))  # fmt: skip
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            add_full_help(part)
+
+
+def _is_left_out(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and parameter.hidden and bool(parameter.help)
+
+
+def _show_full_help(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if not value or context.resilient_parsing:
+        return
+    whole = copy.copy(context.command)
+    whole.params = [copy.copy(each) for each in whole.params if each.name != _FULL]
+    for each in whole.params:
+        if isinstance(each, click.Option):
+            each.hidden = each.hidden and not each.help
+    shown = whole.context_class(whole, info_name=context.info_name, parent=context.parent)
+    click.echo(whole.get_help(shown))
+    context.exit()
 
 
 def folded(line: str, room: int) -> str:

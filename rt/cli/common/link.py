@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("rt.cli")
 LINK_LISTED: Final = ("stream", "nodes", "certs", "identity")
+SERVICE_LISTED: Final = ("root", *LINK_LISTED, "http")  # of `ServiceSettings`
 _KNOWN: Final = "rt.known-nodes"  # key under which a command keeps them
 REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
 FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter

@@ -81,7 +81,7 @@ _STOP_S: Final = 10.0
     "copy is not complete.",
 )  # fmt: skip
 @json_option("how much was forwarded")
-@click_options(HttpSettings, "bridge")
+@click_options(HttpSettings, "bridge", ("http",))
 def bridge(
     *, source: str, target: str, root: str, session: str, group: str, sessions: tuple[str, ...],
     keys: str, chain: bool, start: str, skip_gaps: bool, once: bool, timeout_s: float,

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import click
 
@@ -125,6 +126,13 @@ class PublishSettings:
         Level.parse(self.flush)
 
 
+# the others are for sessions that nothing ships, and for the layout of files and frames
+_LISTED: Final = (
+    "session", "root", "stream", "group", "flush", "flush_timeout_s", "flight", "fsync",
+    "compression",
+)  # fmt: skip
+
+
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option(
@@ -142,7 +150,7 @@ class PublishSettings:
 )  # fmt: skip
 @click.option("--rate", metavar="N/s", help="Publish no faster than this: 250/s or 10k/s.")
 @json_option("the summary")
-@click_options(PublishSettings, "publish")
+@click_options(PublishSettings, "publish", _LISTED)
 def publish(
     files: tuple[str, ...], *, form: str, key_field: str, time_field: str, headers: tuple[str, ...],
     rate: str | None, as_json: bool, settings: PublishSettings,

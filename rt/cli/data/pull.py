@@ -87,7 +87,7 @@ class PullSettings(link.ServiceSettings):
 
 
 @click.command()
-@click_options(PullSettings, "pull")
+@click_options(PullSettings, "pull", (*link.SERVICE_LISTED, "site"))
 @click.option(
     "--keep", "kept", default="follow", show_default=True,
     help="How much to keep: as much as the nodes (follow), all, a time (14d), or a size (90Gi).",
@@ -98,8 +98,10 @@ class PullSettings(link.ServiceSettings):
     "or a time. A copy that exists goes on where it ends.",
 )  # fmt: skip
 @flag("--once", help="Stop once the copy has everything merged before the command started.")
-@flag(
+@click.option(
     "--unconfirmed",
+    is_flag=True,
+    hidden=True,
     help="With --once: stop once the copy has all that one node has, without asking a majority: "
     "for a cluster that has lost its majority.",
 )

@@ -34,7 +34,7 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
 @click.command()
-@click_options(link.ServiceSettings, "push")
+@click_options(link.ServiceSettings, "push", link.SERVICE_LISTED)
 @click.option(
     "--session", "sessions", multiple=True, default=("*",),
     help="Name or glob of the sessions to ship; repeat for more.", shell_complete=complete_session,

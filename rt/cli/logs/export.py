@@ -114,7 +114,7 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @export.command()
-@click_options(HttpSettings, "export")
+@click_options(HttpSettings, "export", ("http",))
 @click.argument("directory")
 @click.argument("out", type=click.Path(file_okay=False))
 @_settings_options
@@ -146,7 +146,7 @@ def parquet(
 
 
 @export.command()
-@click_options(HttpSettings, "export")
+@click_options(HttpSettings, "export", ("http",))
 @click.argument("directory")
 @click.argument("table")
 @click.option(

@@ -16,7 +16,7 @@ const rates = new Map(); // name -> numbers, the newest last
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 function size(bytes) {
   let unit = 0;
-  while (bytes >= 1024 && unit < UNITS.length - 1) { bytes /= 1024; unit++; }
+  while (bytes >= (unit ? 1023.5 : 1024) && unit < UNITS.length - 1) { bytes /= 1024; unit++; }
   return `${bytes.toFixed(unit === 0 || bytes >= 99.95 ? 0 : 1)} ${UNITS[unit]}`;
 }
 const count = (number) => Math.round(number).toLocaleString("en");
