@@ -17,6 +17,7 @@ import pytest
 from replicator_host import eventually
 
 from rt.cli.common import exits
+from rt.cli.common.command_group import OTHER_WORDS
 from rt.cli.common.link import wait_until
 from rt.cli.process.children import Children, deferring_signals
 from rt.cli.process.stop_signals import StopSignals
@@ -93,12 +94,33 @@ def test_help_of_a_command_is_what_its_option_prints():
         (["certs", "list"], "rt certs show"),
         (["consume"], "rt subscribe"), (["session", "delete"], "rt session forget"),
         (["stauts"], "status"), (["policy"], "archive policy"),
+        (["ls"], "rt status"), (["certificates"], "rt certs"), (["stream", "ls"], "rt stream list"),
+        (["certs", "ls"], "rt certs show"), (["cluster", "ls"], "rt status"),
+        (["cluster", "status"], "rt status"), (["cluster", "rm"], "rt cluster remove"),
+        (["stream", "rm"], "rt stream drop"), (["stream", "add"], "rt stream create"),
+        (["certs", "rm"], "rt certs revoke"), (["certs", "new"], "rt certs issue"),
+        (["cluster", "create"], "rt cluster init"), (["consumer-groups"], "rt group"),
+        (["offsets"], "rt cursor"), (["acl"], "rt certs grants"), (["ping"], "rt check"),
+        (["session", "produce"], "rt publish"), (["xadd"], "rt publish"), (["get"], "rt subscr"),
+        (["add"], "cluster add"), (["create"], "stream create"),
     ],
 )  # fmt: skip
 def test_a_word_of_another_program_is_answered_with_ours(words, meant):
     """A suggestion that is wrong costs more than none."""
     assert f"did you mean {meant}" in run(*words).stderr
-    assert "did you mean" not in run("ls").stderr
+    assert "did you mean" not in run("xyzzy").stderr
+
+
+def test_what_a_suggestion_names_exists():
+    """A command is renamed more easily than the table of other words is kept."""
+    for word in OTHER_WORDS:
+        meant = re.search(r"did you mean rt ([a-z -]+)\?", run(*word.split()).stderr)
+        if meant is not None and "--version" not in meant[1]:
+            option = [each for each in meant[1].split() if each.startswith("--")]
+            words = [each for each in meant[1].split() if not each.startswith("--")]
+            page = run(*words, "--help")
+            assert page.exit_code == 0, word
+            assert all(each in page.stdout for each in option), word
 
 
 def options_in(text):

@@ -11,15 +11,40 @@ _LINE: Final = 200  # characters for a subcommand's help line: enough for a whol
 _CLOSE: Final = 0.7
 _CLOSE_ENOUGH: Final = 0.62
 _VERSION: Final = "--version"  # the option of the program, known in every group
-# What other programs call our commands.
-_OTHER_WORDS: Final = {
-    "cat": "subscribe", "consume": "subscribe", "read": "subscribe", "sub": "subscribe",
-    "tail": "subscribe", "delete": "forget", "rm": "forget", "history": "log-history",
-    "info": "show", "describe": "show", "ls": "list", "list": "show", "mirror": "pull",
-    "metrics": "node --http", "produce": "publish", "pub": "publish", "write": "publish",
-    "replay": "subscribe --from", "run": "node", "server": "node", "start": "node",
-    "topic": "stream", "topics": "stream list", "version": _VERSION, "repair": "verify --repair",
-    "gc": "archive policy", "retention": "archive policy", "consumer": "cursor",
+# What other programs call our commands: the first that the group has is meant, or else that the
+# program has. A word with a group before it is for that group alone.
+OTHER_WORDS: Final = {
+    **dict.fromkeys(
+        ["cat", "consume", "fetch", "get", "listen", "poll", "read", "receive", "recv", "sub",
+         "tail", "watch", "xread"], "subscribe",
+    ),
+    **dict.fromkeys(["producer", "produce", "pub", "put", "send", "write", "xadd"], "publish"),
+    **dict.fromkeys(["del", "delete", "rm", "remove"], "forget, drop, remove, revoke"),
+    **dict.fromkeys(["add", "create", "new"], "create, issue, init"),
+    **dict.fromkeys(["describe", "info", "list", "ls"], "list, show, status"),
+    **dict.fromkeys(
+        ["brokers", "cluster info", "cluster list", "cluster ls", "cluster members",
+         "cluster nodes", "cluster show", "cluster status", "lag", "leader", "members", "nodes",
+         "replicas", "stat", "stats", "top"], "status",
+    ),
+    **dict.fromkeys(["health", "healthcheck", "monitor", "ping"], "check"),
+    **dict.fromkeys(["ca", "cert", "certificate", "certificates", "key", "keys", "tls"], "certs"),
+    **dict.fromkeys(["acl", "acls", "auth", "permissions", "user", "users"], "certs grants"),
+    **dict.fromkeys(["consumer", "consumers", "offset", "offsets", "subscriptions"], "cursor"),
+    **dict.fromkeys(["consumer-group", "consumer-groups", "groups"], "group"),
+    **dict.fromkeys(["clone", "copy", "mirror", "replicate", "sync"], "pull"),
+    **dict.fromkeys(["compact", "gc", "purge", "retention", "trim", "truncate"], "archive policy"),
+    **dict.fromkeys(["backup", "snapshot"], "archive offload"),
+    **dict.fromkeys(["broker", "daemon", "run", "server", "start"], "node"),
+    **dict.fromkeys(["history", "logs"], "log-history"),
+    **dict.fromkeys(["fsck", "scan"], "verify"),
+    **dict.fromkeys(["env", "settings"], "config explain"),
+    **dict.fromkeys(["failover", "switchover"], "standby promote"),
+    **dict.fromkeys(["http", "proxy", "rest", "serve"], "gateway"),
+    **dict.fromkeys(["example", "quickstart", "tutorial"], "demo"),
+    "kill": "up --kill", "metrics": "node --http", "man": "help", "repair": "verify --repair",
+    "replay": "subscribe --from", "sql": "query", "topic": "stream", "topics": "stream list",
+    "version": _VERSION,
 }  # fmt: skip
 
 
@@ -51,11 +76,8 @@ class CommandGroup(click.Group):
 
     def _suggestion(self, ctx: click.Context, name: str) -> str:
         names = self.list_commands(ctx)
-        meant = _OTHER_WORDS.get(name, "")
-        if meant == _VERSION:
-            return f"; did you mean {ctx.find_root().command_path} {meant}?"
-        if meant.partition(" ")[0] in names:
-            return f"; did you mean {ctx.command_path} {meant}?"
+        if meant := self._translated(ctx, name, names):
+            return f"; did you mean {meant}?"
         near = difflib.get_close_matches(name, names, n=3, cutoff=_CLOSE_ENOUGH)
         near = near or [each for each in names if each.startswith(name)]
         if not difflib.get_close_matches(name, near, cutoff=_CLOSE):
@@ -63,6 +85,19 @@ class CommandGroup(click.Group):
         if not near:
             return f"; {ctx.command_path} --help lists them"
         return f"; did you mean {' or '.join(near)}?"
+
+    def _translated(self, ctx: click.Context, name: str, names: list[str]) -> str:
+        """Return the command line that a word of another program means; "" if it means none."""
+        root = ctx.find_root()
+        words = OTHER_WORDS.get(f"{ctx.info_name} {name}") or OTHER_WORDS.get(name, "")
+        if words == _VERSION:
+            return f"{root.command_path} {words}"
+        meant = words.split(", ") if words else []
+        for context, known in ((ctx, names), (root, _names_of(root))):
+            for each in meant:
+                if each.partition(" ")[0] in known:
+                    return f"{context.command_path} {each}"
+        return ""
 
     def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
         """Return the subcommands of this name in other groups, each with its group."""
@@ -72,3 +107,9 @@ class CommandGroup(click.Group):
             for path, group in groups
             if isinstance(group, click.Group) and name in group.list_commands(ctx)
         ]
+
+
+def _names_of(context: click.Context) -> list[str]:
+    """Return the names of the subcommands of a context's command."""
+    command = context.command
+    return command.list_commands(context) if isinstance(command, click.Group) else []
