@@ -19,7 +19,7 @@ from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import HEARTBEAT_S, HungUp, Link
 from replicator.wire.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
 from replicator.wire.nodes_follower import NodesFollower
-from rt.errors import CorruptLog, Misuse, PeerError, Refused, Stopped
+from rt.errors import CorruptLog, Misuse, PeerError, Refused, Stopped, spoken
 from rt.format.manifest import FILE_NAME, Archived, LogIdentity
 from rt.log.files.disk import Disk, OsDisk
 from rt.log.notify.fork_guard import ForkGuard
@@ -53,7 +53,8 @@ class PullStatus:
         durable: the durable end of the copy.
         has_all: whether the node has reported, on this connection, that it has nothing more.
         is_ahead: whether the last node that answered had less than the copy has.
-        error: why there is no connection, or why the copy has stopped.
+        error: why there is no connection, why the copy has stopped, or the disk's last error if
+            nothing was copied since.
         complete_to: a position that the copy has reached, and that follows everything merged by
             `asked_ns`; None until the copy reaches a position that `PullClient.ask_end` returned.
         asked_ns: when the question that led to `complete_to` was asked, ns since the epoch.
@@ -138,10 +139,9 @@ class PullClient:
             Misuse: a name is invalid, `nodes` is empty, or another client pulls into the directory.
         """
         _demand_some(nodes)
-        self._stream = stream
-        self._start_at = "" if start == "earliest" else start_text(start)
-        # `_is_accepted`: the last node to answer has sent what follows the copy's end
-        self._has_all = self._is_ahead = self._is_accepted = self._has_rejoined = False
+        self._stream, self._start_at = stream, "" if start == "earliest" else start_text(start)
+        self._has_all = self._is_ahead = self._has_rejoined = False
+        self._is_accepted = False  # the last node to answer has sent what follows the copy's end
         self._follower: NodesFollower | None = None
         if known is not None:
             nodes, contexts.successions = known.addresses, known.successions
@@ -150,10 +150,11 @@ class PullClient:
         self._successions = contexts.successions
         self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
-        self._is_wanted, self._leaving, self._near = is_wanted, "", list(dict.fromkeys(near))
+        self._is_wanted, self._near = is_wanted, list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
         self._others: tuple[Position, str] = START, ""  # other nodes' furthest end; the lag
         self._looking: Timer | None = None
+        self._leaving = self._disk_error = ""  # the latter until the copy grows
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         self._dialer = Dialer(Destination(self._sources, contexts, PULL, stream), self)
@@ -302,7 +303,7 @@ class PullClient:
         """Return the status of the copy."""
         self._guard.demand_owner()
         log, node = self._copy.log, self._dialer.node
-        error = self._copy.failure or self._dialer.error
+        error = self._copy.failure or self._dialer.error or self._disk_error
         last = self._has_all, self._is_ahead, error, *self._complete, *self._others
         if log is None:
             return PullStatus(node, START, START, START, *last)
@@ -352,12 +353,15 @@ class PullClient:
         except HungUp:
             if not self._refused:
                 raise
+        except OSError as error:  # of the disk here: other connections meet it, too
+            self._disk_error = spoken(error)
+            raise
         if self._refused:
             self._is_ahead = self._refused[0].code == BEHIND
             self._is_accepted &= self._is_ahead
             raise self._refused[0]
         if self._has_all or self._next_place() > self._began:
-            self._is_accepted = True
+            self._is_accepted, self._disk_error = True, ""
             self._dialer.progressed()
         if self._leaving:
             raise Refused(LAGGING, self._leaving)

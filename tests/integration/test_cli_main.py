@@ -338,10 +338,9 @@ def test_a_pull_whose_disk_is_full_says_so(tmp_path):
         ))  # fmt: skip
     assert code == exits.FOUND_WRONG, told
     meanwhile, _, end = told.partition("the copy ends at ")
-    # a report may be due just when a connection is tried again, and then names the connection
     assert "[Errno 27] File too large" in meanwhile
-    assert re.search(r"no node is connected: .*File too large|\S+ is connected", meanwhile)
     assert "not everything that was merged" in end
+    assert "File too large" in end, "also if the next attempt has just connected"
 
 
 @pytest.mark.process
