@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -33,7 +34,7 @@ class SyncThreads:
     all end with the last session.
 
     Threads: `_changed` guards all fields, and is not held during a turn. Idle threads wait on it;
-        `leave` waits for the event of the turn that is under way. `_heap` may hold outdated entries
+        `leave` waits for the end of the turn that is under way. `_heap` may hold outdated entries
         of a job that was since planned for an earlier time; `_due_s` has the valid time.
     """
 
@@ -42,7 +43,8 @@ class SyncThreads:
         self._verb, self._most = verb, most
         self._changed = threading.Condition()  # reentrant: a signal handler may publish
         self._due_s: dict[SyncJob, float | None] = {}  # by job; None if nothing is planned
-        self._running: dict[SyncJob, threading.Event] = {}  # set when the turn has ended
+        self._running: set[SyncJob] = set()
+        self._leaving: dict[SyncJob, Future[None]] = {}  # done when a turn that is waited for ends
         self._heap: list[tuple[float, int, SyncJob]] = []  # planned calls, earliest first
         self._order = count()
         self._threads = self._idle = 0
@@ -61,9 +63,10 @@ class SyncThreads:
             self._due_s.pop(job, None)
             if not self._due_s:
                 self._changed.notify_all()
-            ended = self._running.get(job)
+            is_running = job in self._running
+            ended = self._leaving.setdefault(job, Future()) if is_running else None
         if ended is not None:
-            ended.wait()
+            ended.result()
 
     def ask(self, job: SyncJob, within_s: float = -HEAD_START_S) -> None:
         """Call a job within this many seconds; at once by default."""
@@ -115,14 +118,16 @@ class SyncThreads:
 
     def _call(self, job: SyncJob) -> None:
         """Call a job without the lock; an exception in it ends only this thread."""
-        self._running[job] = threading.Event()
+        self._running.add(job)
         self._changed.release()
         rest_s: float | None = None
         try:
             rest_s = job.turn()
         finally:
             self._changed.acquire()
-            self._running.pop(job).set()
+            self._running.remove(job)
+            if (ended := self._leaving.pop(job, None)) is not None:
+                ended.set_result(None)
             self._plan_next(job, rest_s)
 
     def _plan_next(self, job: SyncJob, rest_s: float | None) -> None:

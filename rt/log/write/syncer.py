@@ -178,11 +178,6 @@ class Syncer:
             self._closing = True
         self._threads.leave(self)
 
-    def abandon(self) -> None:
-        """In a forked child: replace the lock, whose holding thread may not exist here."""
-        self._closing = True
-        self._changed = threading.Condition()
-
     def reached(self, end: Durable) -> None:
         """Record the end that a sync has reached, and wake the threads waiting for it."""
         with self._changed:

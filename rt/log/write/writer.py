@@ -346,7 +346,6 @@ class SessionWriter:
 
     def _abandon(self) -> None:
         """In a forked child: close its copies of the lock and the files, which the parent uses."""
-        self._syncer.abandon()
         self._appender.abandon()
         self._release_lock()
 
