@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from logs import TIME_NS, make_frame
 from replicator_host import log_bytes, manifest_lines
@@ -205,10 +206,12 @@ class Dialogue:
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
         self.schedule = AckSchedule(NoWake(), patience_s, rank, later_s=later_s, clock=clock)
+        self.loop = SimpleNamespace(is_own_thread=True)
         self.sink = SinkConnection(
             self.sink_pipe, self.schedule, self.claim, settle=settle,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))), start=start,
+            loop=self.loop,
         )  # fmt: skip
         self.inbox, self.outlet, self.end, self.needed = None, None, end, needed
 

@@ -227,8 +227,9 @@ class LoopedClient(ContextParty):
         self._loop.away(lambda: None if self._is_over else work(), self._back)
 
     def _lend(self) -> None:
-        if self._served.feeds is not None:
-            self._served.feeds.is_lent = True
+        for each in (self._served.fills, self._served.feeds):
+            if each is not None:
+                each.is_lent = True
 
     def _back(self, error: Exception | None) -> None:
         self.acting(self._come_back, error)()

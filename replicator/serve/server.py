@@ -429,6 +429,7 @@ class Server:
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
             headers=None if peer.is_node else host.why_no_headers, heard=served.hears,
+            loop=self._loop,
         )  # fmt: skip
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:

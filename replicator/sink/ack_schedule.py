@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from threading import Lock
 from typing import Final
 
 from replicator.host import Bell, Host
@@ -14,8 +13,8 @@ _NEVER_S: Final = float("inf")
 class ChannelBell:
     """ChannelBell: signals a channel's news to its connection (`replicator.host.Bell`).
 
-    The thread that rings acknowledges the channel itself if it can, so that a lone message does not
-    have to wake the connection's thread again.
+    A bell rung in the loop's thread acknowledges the channel itself if it can, so that a lone
+    message needs no other turn of the connection.
 
     Threads: any thread may ring it.
     """
@@ -53,13 +52,13 @@ class ChannelBell:
 class AckSchedule:
     """AckSchedule: delays acknowledgements briefly, so that one replaces several.
 
-    Threads: `note` may be called from any thread; everything else while the connection's `turn` is
-        held. `_news` and `_expected` are sets that one side adds to and the other removes from,
-        both atomic; `note` only tests for membership of `_waiting`. `note` tests it after removing
-        from `_expected`, and `due` reads `_expected` last, so at least one of the two methods sees
-        what the other has done. `is_woken` is set before the wake, by a thread that has noted its
-        news, and cleared by `look` before the news is read, so a thread that finds it set need not
-        wake the connection.
+    Threads: `note` may be called from any thread; everything else by the thread that has the
+        connection (see `SinkConnection`). `_news` and `_expected` are sets that one side adds to
+        and the other removes from, both atomic; `note` only tests for membership of `_waiting`. It
+        does so after removing from `_expected`, and `due` reads `_expected` last, so at least one
+        of the two methods sees what the other has done. `is_woken` is set before the wake, by a
+        thread that has noted its news, and cleared by `look` before the news is read, so a thread
+        that finds it set need not wake the connection.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class AckSchedule:
             clock: a monotonic clock, in seconds.
         """
         self.wake = wake
-        self.turn = Lock()
         self.is_woken = False  # woken, and has not called `look` since
         self.pause_s = _NEVER_S  # until something is due, as of the last call of `due`
         self._patience_s = patience_s

@@ -28,6 +28,7 @@ from replicator.wire.messages import (
 )
 from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
 from rt.format.manifest import LogIdentity
+from rt.net.loop.turns import LoopTurns
 
 _log: Final = logging.getLogger(__name__)
 # Costs of files and sessions at a node, in messages of 20 us. A log file costs two files, lines and
@@ -62,15 +63,16 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 class SinkConnection:
     """SinkConnection: a connection's incoming channels, each acknowledged as it progresses.
 
-    Threads: the loop, or the thread that does `take_aside` for it, calls everything except
-        `acknowledge`, which any other thread may call. The lock `turn` of the schedule is held
-        during a turn, and `acknowledge` takes it if it is free. This lock guards the channels, the
-        schedule and sending on `_link`. The rest belongs to the loop, or is set once.
+    Threads: the loop, or the one thread to which it lends the connection, calls everything except
+        `acknowledge`, which any thread may call, and which acts only in the loop's thread while
+        `is_lent` is false. It is true during a turn, and while another thread does `take_aside` or
+        `close`.
 
     Attributes:
         aside: work that `turn` has left to `take_aside`, or None; until that is done, no further
             message is handled.
         pause_s: seconds until the next turn is due if nothing arrives.
+        is_lent: whether the loop must not use the connection beside a turn.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SinkConnection:
         start: str | None = None,
         headers: Callable[[], str] | None = None,
         heard: Callable[[str], None] = lambda _text: None,
+        loop: LoopTurns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without a channel.
@@ -104,9 +107,13 @@ class SinkConnection:
                 logs.
             heard: called with a statement from the peer that another log continues the stream's;
                 may raise.
+            loop: the loop that serves the connection, whose thread acknowledges as it rings a bell;
+                None to leave all acknowledgements to turns.
             clock: a monotonic clock, in seconds.
         """
         self._clock = clock
+        self._loop = loop
+        self.is_lent = False
         self._link = link
         self._schedule = schedule
         self._claim = claim
@@ -135,25 +142,13 @@ class SinkConnection:
             PeerError: the peer broke the protocol, or has gone.
             Refused: the peer refuses the connection.
         """
-        with self._schedule.turn:
+        self.is_lent = True
+        try:
+            self._take_arrived()
             link, schedule = self._link, self._schedule
-            for message in link.receive():
-                if (
-                    type(message) is Data
-                    and (channel := self._channels.get(message.channel)) is not None
-                ):
-                    self._act(channel, message, may_wait=False)
-                elif self._is_slow(message):
-                    self.aside = partial(self._take, message)
-                else:
-                    self._take(message)
-                if self.aside is not None:
-                    break
             if self._headers is not None and self._headers_told != "":
                 self._tell_headers(self._headers)
-            if self._has_written:
-                self._has_written = False
-                self._settle()
+            self._settle_written()
             link.beat()  # first: posted bytes must be sent before there is room for more
             self.pause_s = _ASK_S if self._headers_told and self._asks_soon() else _IDLE_S
             # What is left aside is done first: a peer that has hung up takes no acknowledgement.
@@ -165,6 +160,28 @@ class SinkConnection:
                 if acks := b"".join(due):
                     link.post(acks)
                 self.pause_s = min(self.pause_s, schedule.pause_s)
+        finally:
+            self.is_lent = False
+
+    def _take_arrived(self) -> None:
+        """Handle messages until one is left aside, or no more have arrived."""
+        for message in self._link.receive():
+            if (
+                type(message) is Data
+                and (channel := self._channels.get(message.channel)) is not None
+            ):
+                self._act(channel, message, may_wait=False)
+            elif self._is_slow(message):
+                self.aside = partial(self._take, message)
+            else:
+                self._take(message)
+            if self.aside is not None:
+                break
+
+    def _settle_written(self) -> None:
+        if self._has_written:
+            self._has_written = False
+            self._settle()
 
     def take_aside(self) -> None:
         """Do the work that `turn` left, on a thread that may wait for the disk.
@@ -172,32 +189,32 @@ class SinkConnection:
         Raises:
             PeerError: the peer broke the protocol, or has gone.
         """
-        with self._schedule.turn:
+        try:
             while (work := self.aside) is not None:
                 self.aside = None
                 work()
+        finally:
+            self.is_lent = False
 
     def acknowledge(self, number: int) -> bool:
-        """Acknowledge a channel from another thread, which must not wait.
+        """Acknowledge a channel at once; any thread may call this.
 
         Returns:
-            False if the caller must wake the connection instead, whose thread then acknowledges.
+            False if the caller must wake the connection instead, whose next turn acknowledges.
         """
-        if not self._schedule.turn.acquire(blocking=False):
+        if self.is_lent or self._loop is None or not self._loop.is_own_thread:
+            return False
+        channel, link = self._channels.get(number), self._link
+        if channel is None or channel.inbox.leave is not None or link.has_left:
+            return False
+        if not self._schedule.take(channel):
             return False
         try:
-            channel, link = self._channels.get(number), self._link
-            if channel is None or channel.inbox.leave is not None or link.has_left:
-                return False
-            if not self._schedule.take(channel):
-                return False
             if (ack := channel.news()) is not None:
                 link.post(encode_ack(ack))
-            return not link.has_left
         except PeerError:
-            return False  # the connection's thread meets the same obstacle, and reports it
-        finally:
-            self._schedule.turn.release()
+            return False  # the next turn meets the same obstacle, and reports it
+        return not link.has_left
 
     def beat(self) -> None:
         """Send a heartbeat if one is due, between two turns that are far apart.
@@ -205,20 +222,16 @@ class SinkConnection:
         Raises:
             PeerError: the peer has gone.
         """
-        with self._schedule.turn:
-            self._link.beat()
+        self._link.beat()
 
     def close(self) -> None:
         """Release all logs, after calling `settle` if anything was appended since the last call."""
-        with self._schedule.turn:
-            try:
-                if self._has_written:
-                    self._has_written = False
-                    self._settle()
-            finally:
-                while self._channels:
-                    _, channel = self._channels.popitem()
-                    channel.inbox.release()
+        try:
+            self._settle_written()
+        finally:
+            while self._channels:
+                _, channel = self._channels.popitem()
+                channel.inbox.release()
 
     def _tell_headers(self, why_no_headers: Callable[[], str]) -> None:
         why_not = why_no_headers()

@@ -736,15 +736,19 @@ def in_another_thread(work):
     thread.join()
 
 
-@pytest.mark.parametrize("obstacle", ["", "its turn", "no room", "part sent", "asked to leave"])
-def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(source, sink, obstacle):
-    """Waking the connection's thread for it costs a lone message a tenth of a millisecond."""
+@pytest.mark.parametrize(
+    "obstacle", ["", "its turn", "other thread", "no room", "part sent", "asked to leave"]
+)
+def test_the_loop_acknowledges_as_it_merges_unless_something_is_in_its_way(source, sink, obstacle):
+    """Another turn of the connection costs a lone message a tenth of a millisecond."""
     dialogue = Dialogue(source, sink, patience_s=10.0).talk()
     schedule, pipe, end = dialogue.schedule, dialogue.sink_pipe, dialogue.outlet.position
     assert [each.durable for each in dialogue.acks] == [START]
     dialogue.inbox.merged = end
     if obstacle == "its turn":
-        schedule.turn.acquire()
+        dialogue.sink.is_lent = True
+    elif obstacle == "other thread":
+        dialogue.loop.is_own_thread = False
     elif obstacle == "no room":
         pipe.has_left = True
     elif obstacle == "part sent":
@@ -757,9 +761,7 @@ def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(sour
     dialogue.source.turn()
     is_sent = obstacle in {"", "part sent"}
     assert (dialogue.acks[-1].merged == end) == is_sent
-    if obstacle == "its turn":
-        schedule.turn.release()
-    pipe.has_left = False
+    dialogue.sink.is_lent = pipe.has_left = False
     dialogue.talk()
     if obstacle == "asked to leave":
         assert dialogue.refusals[-1][1] == "busy"

@@ -115,20 +115,27 @@ class EventLoop(LoopTurns):
             A future that is done once `work` has ended; for another thread to wait for.
 
         Raises:
-            RuntimeError: the system allows no further thread; `work` may be done later.
+            RuntimeError: the system allows no further thread; `work` is not done.
         """
+        done: Future[None] = Future()
 
-        def report(done: Future[None]) -> None:
+        def report(_done: Future[None]) -> None:
             if done.cancelled():
-                return  # the loop has stopped
+                return  # the loop has stopped, or no thread was started
             error = done.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
             self.post(lambda: back(error))
 
-        under_way = (pool or self.pool).submit(carried(work))
-        under_way.add_done_callback(report)
-        return under_way
+        done.add_done_callback(report)
+        try:
+            under_way = (pool or self.pool).submit(carried(partial(_do, work, done)))
+        except RuntimeError:
+            if done.cancel():  # else one of the pool's threads has just begun it
+                raise
+        else:
+            under_way.add_done_callback(lambda each: each.cancelled() and done.cancel())
+        return done
 
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
@@ -202,6 +209,18 @@ class EventLoop(LoopTurns):
         if self.longest_s > _LONG_TURN_S:
             words = "a turn of the event loop took %s, and ran for %s of it"
             _log.info(words, duration_text(self.longest_s), duration_text(self.longest_ran_s))
+
+
+def _do(work: Act, done: Future[None]) -> None:
+    """Do the work and record how it ended, unless `done` was cancelled."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        work()
+    except BaseException as error:
+        done.set_exception(error)
+        raise
+    done.set_result(None)
 
 
 class _Called:
