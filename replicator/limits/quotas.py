@@ -1,6 +1,5 @@
 """Quotas: how much of one stream each publisher may use, besides its limits at a node."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ class _Account:
 class Quotas:
     """Quotas: enforces the publishers' quotas of one stream. A quota may change at any time.
 
-    Threads: any thread may call any method; `_lock` guards `_accounts`.
+    Threads: one thread calls the methods, the server's loop; any may call `quota`.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Quotas:
         """Prepare; `quota` returns a publisher's present quota, in any thread."""
         self.quota = quota
         self._clock = clock
-        self._lock = threading.Lock()
         self._accounts: dict[PeerName, _Account] = {}  # at most one for each certificate's name
 
     def spend(self, publisher: PeerName, size: int) -> float:
@@ -75,8 +73,7 @@ class Quotas:
         quota = self.quota(publisher)
         if quota.bytes_s is None:
             return 0.0
-        with self._lock:
-            return self._account(publisher, quota).budget.spend(size / quota.bytes_s, self._clock())
+        return self._account(publisher, quota).budget.spend(size / quota.bytes_s, self._clock())
 
     def claim_session(self, publisher: PeerName, session: str) -> None:
         """Count a session that a publisher pushes.
@@ -85,12 +82,11 @@ class Quotas:
             Refused: `sessions`: the publisher has pushed too many sessions within a day.
         """
         quota = self.quota(publisher)
-        with self._lock:
-            sessions, now_s = self._account(publisher, quota).sessions, self._clock()
-            most = len(sessions.claimed_s) + 1 if quota.sessions is None else quota.sessions
-            if not sessions.claim(session, most, now_s):
-                words = f"{publisher!r} pushes {len(sessions.claimed_s)} sessions a day already"
-                raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
+        sessions, now_s = self._account(publisher, quota).sessions, self._clock()
+        most = len(sessions.claimed_s) + 1 if quota.sessions is None else quota.sessions
+        if not sessions.claim(session, most, now_s):
+            words = f"{publisher!r} pushes {len(sessions.claimed_s)} sessions a day already"
+            raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
 
     def _account(self, publisher: PeerName, quota: Quota) -> _Account:
         """Return what a publisher has used; its budget starts over if its quota's rate changed."""

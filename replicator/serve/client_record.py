@@ -1,12 +1,11 @@
 """ServerRecord: a server's present and past clients, and counts of its refusals."""
 
 import logging
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from rt.amounts import duration_text
 from rt.net.repeated import RepeatedLines
@@ -89,41 +88,45 @@ class ServedClient:
         )  # fmt: skip
 
 
+class _Known(NamedTuple):
+    """What is known of the clients at one moment; `sent` is what was sent to those that left."""
+
+    here: tuple[ServedClient, ...] = ()
+    left: tuple[ClientView, ...] = ()
+    sent: Traffic = Traffic()  # never changed, but replaced
+
+
 class ServerRecord:
     """ServerRecord: a server's clients, with counts of what was sent to them and of refusals.
 
-    Threads: any thread may call any method; `_lock` guards all fields except `lines`, which has a
-        lock of its own, and `about`, which never changes.
+    Threads: the server's loop calls `join`, `leave` and `refuse`; any thread may call the rest.
+        `_known` is replaced as a whole; of `_refused`, one number at a time.
     """
 
     def __init__(self, log: logging.Logger, about: str = "") -> None:
         """Log clients that join and leave to `log`, in lines that begin with `about`."""
         self.lines = RepeatedLines(log)
         self.about = about
-        self._lock = threading.Lock()
-        self._clients: dict[ServedClient, None] = {}
-        self._left: deque[ClientView] = deque(maxlen=_LEFT_MAX)
-        self._sent = Traffic()  # to clients that have left
+        self._known = _Known()
         self._refused: Counter[str] = Counter()
 
     def join(self, client: ServedClient) -> None:
         """Record a client that was admitted."""
-        with self._lock:
-            self._clients[client] = None
+        known = self._known
+        self._known = known._replace(here=(*known.here, client))
         other = "" if client.software in ("", SOFTWARE) else f"; it runs {client.software}"
         words = f"{self.about}{client.peer} at {client.address} joined, to {client.kind}{other}"
         self.lines.say(logging.INFO, f"joined {client.peer} {client.kind}", words)
 
     def leave(self, client: ServedClient) -> None:
         """Record that a client has left; does nothing if it never joined."""
-        now_ns = time.time_ns()
-        view = client.view(now_ns)
-        with self._lock:
-            if client not in self._clients:
-                return
-            del self._clients[client]
-            self._sent.take(client.sent)
-            self._left.append(view)
+        known, now_ns = self._known, time.time_ns()
+        if client not in known.here:
+            return
+        sent = replace(known.sent)
+        sent.take(client.sent)
+        here = tuple(each for each in known.here if each is not client)
+        self._known = _Known(here, (*known.left, client.view(now_ns))[-_LEFT_MAX:], sent)
         lasted_s = (now_ns - client.began_ns) / 1e9
         words = (
             f"{self.about}{client.peer} at {client.address} left, after {duration_text(lasted_s)}"
@@ -132,26 +135,21 @@ class ServerRecord:
 
     def refuse(self, code: str) -> None:
         """Count a refusal by its code."""
-        with self._lock:
-            self._refused[code if code in REASONS else OTHER] += 1
+        self._refused[code if code in REASONS else OTHER] += 1
 
     def refused(self) -> dict[str, int]:
         """Return how often peers were refused, by code; 0 for codes that were never sent."""
-        with self._lock:
-            return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
+        return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
 
     def clients(self) -> tuple[ClientView, ...]:
         """Return the connected clients and those that have left within a day, oldest first."""
-        since_ns = time.time_ns() - KEPT_NS
-        with self._lock:
-            here, left = list(self._clients), list(self._left)
-        gone = [each for each in left if each.ended_ns is not None and each.ended_ns >= since_ns]
-        return (*gone, *(each.view() for each in here))
+        known, since_ns = self._known, time.time_ns() - KEPT_NS
+        gone = [each for each in known.left if (each.ended_ns or 0) >= since_ns]
+        return (*gone, *(each.view() for each in known.here))
 
     def sent(self) -> Traffic:
         """Return what was sent to all clients since the start."""
-        with self._lock:
-            total = Traffic()
-            for each in (self._sent, *(client.sent for client in self._clients)):
-                total.take(each)
-            return total
+        known, total = self._known, Traffic()
+        for each in (known.sent, *(client.sent for client in known.here)):
+            total.take(each)
+        return total

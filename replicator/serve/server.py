@@ -26,7 +26,7 @@ from replicator.wire.hello import check_hello, check_log, common_version, send_s
 from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, Patience, pause, shut
 from replicator.wire.messages import PUSH, Hello
-from rt.about import speak_of
+from rt.about import carried, speak_of
 from rt.amounts import size_text
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
@@ -76,9 +76,9 @@ class Server:
     Threads: the loop accepts connections. Each connection has a thread for its handshake and
     greeting, and another for its end; any other thread may call `stop`. The condition `_gone`
     guards `_connections` and each connection's `sock`, `is_ended` and `stream`, and notifies when a
-    connection is removed. Only a connection's own threads use its `about`. `admission`, `_streams`
-    and `_lines` have locks of their own. `_stopping` is set once and read by all. `__init__` sets
-    the other fields.
+    connection is removed. Only a connection's own threads use its `about`. `admission` and `_lines`
+    have locks of their own; the loop changes the records and quotas of streams. `_stopping` is set
+    once and read by all. `__init__` sets the other fields.
     """
 
     def __init__(
@@ -280,7 +280,11 @@ class Server:
             every = self._streams.every
             its = [each for each in every if each.host.stream == connection.stream]
             for served in its or list(every)[:1]:
-                served.record.refuse(code)
+                self._tell(served.record.refuse, code)
+
+    def _tell(self, act: Callable[..., None], *arguments: object) -> None:
+        """Have the loop change a stream's record."""
+        self._loop.post(carried(partial(act, *arguments)))
 
     def _talk(self, connection: ServedConnection) -> Kept | None:
         """Serve a connection until it ends, or return a function that gives it to another owner."""
@@ -346,12 +350,12 @@ class Server:
                 peer.name, PUSHES if pushes else PULLS, connection.name,
                 software=printable(hello.software),
             )  # fmt: skip
-            served.record.join(client)
+            self._tell(served.record.join, client)
             try:
                 looped = self._looped(connection, link, peer, served, client)
             finally:
                 if looped is None:
-                    served.record.leave(client)
+                    self._tell(served.record.leave, client)
         except (Refused, PeerError) as error:
             _say_why(link, error)
             raise
@@ -396,7 +400,7 @@ class Server:
 
         return LoopedConnection(
             link, connection.wake, fills, feeds, held, connection,
-            left=lambda: served.record.leave(client),
+            left=lambda: self._tell(served.record.leave, client),
         )  # fmt: skip
 
     def _hand_over(
@@ -427,7 +431,7 @@ class Server:
         columns = None if peer.is_node else self._columns
         return SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,
-            refused=lambda why: served.record.refuse(why.code),
+            refused=lambda why: self._tell(served.record.refuse, why.code),
             headers=None if peer.is_node else host.why_no_headers, heard=served.hears,
             loop=self._loop,
         )  # fmt: skip
@@ -480,8 +484,10 @@ class Server:
         host = served.host
         check_log(log, host.stream, peer)
         self.admission.claim_session(peer, f"{host.stream}/{log.name}")
-        if not peer.is_node:
-            served.quotas.claim_session(peer.name, log.name)
+        if not peer.is_node and not self._loop.call(
+            partial(served.quotas.claim_session, peer.name, log.name)
+        ):
+            raise Refused("stopping", "the server has ended")
         return host.claim(log, peer.name, bell, relays=peer.is_node)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,15 +80,15 @@ class _Routes:
 class Streams:
     """Streams: the streams of a server, which may come and go while it serves.
 
-    Threads: any thread may call any method. `_lock` is held while `_routes` is replaced, which any
-        thread may read. `changed` and `shared` are set before the first stream is added.
+    Threads: one thread at a time calls `add` and `drop`, in a process the loop; any thread may call
+        the rest, which reads `_routes`, replaced as a whole. `changed` and `shared` are set before
+        the first stream is added.
     """
 
     def __init__(self, *served: ServedStream) -> None:
         """Serve these streams; `add` adds others."""
         self.changed: Callable[[], None] = lambda: None  # called when `protocols` may have changed
         self.shared: Mapping[str, Handler] = {}  # by ALPN, handlers for all streams, for any node
-        self._lock = threading.Lock()
         self._routes = _Routes()
         self._has_several = False  # once true, questions must name their stream
         for each in served:
@@ -103,24 +102,20 @@ class Streams:
                 stream's.
         """
         name = served.host.stream
-        with self._lock:
-            now = self._routes
-            if name in now.streams:
-                raise Misuse(f"stream {name!r} is served already")
-            if taken := served.others.keys() & now.by_alpn.keys():
-                other, _ = now.by_alpn[min(taken)]
-                raise Misuse(f"stream {name!r} cannot be told from {other!r}; name it otherwise")
-            failed = {each: why for each, why in now.failed.items() if each != name}
-            self._replace({**now.streams, name: served}, failed)
-        self.changed()
+        now = self._routes
+        if name in now.streams:
+            raise Misuse(f"stream {name!r} is served already")
+        if taken := served.others.keys() & now.by_alpn.keys():
+            other, _ = now.by_alpn[min(taken)]
+            raise Misuse(f"stream {name!r} cannot be told from {other!r}; name it otherwise")
+        failed = {each: why for each, why in now.failed.items() if each != name}
+        self._replace({**now.streams, name: served}, failed)
 
     def drop(self, name: str, why: str = "") -> None:
         """Stop serving a stream; peers that ask for it later receive `why`."""
-        with self._lock:
-            now = self._routes
-            streams = {each: served for each, served in now.streams.items() if each != name}
-            self._replace(streams, {**now.failed, name: why} if why else now.failed)
-        self.changed()
+        now = self._routes
+        streams = {each: served for each, served in now.streams.items() if each != name}
+        self._replace(streams, {**now.failed, name: why} if why else now.failed)
 
     @property
     def every(self) -> Collection[ServedStream]:
@@ -181,7 +176,7 @@ class Streams:
         return why
 
     def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
-        """Route to these streams; call with the lock held."""
+        """Route to these streams, and announce it."""
         self._has_several = self._has_several or len(streams) + len(failed) > 1
         routes: dict[str, tuple[str, Handler]] = {}
         unnamed: dict[str, tuple[str, Handler]] = {}  # last: a peer may offer both
@@ -192,6 +187,7 @@ class Streams:
                 unnamed[question] = ("", self._refuse) if self._has_several else (name, handler)
         shared = {alpn: ("", handler) for alpn, handler in self.shared.items()}
         self._routes = _Routes(streams, failed, routes | shared | unnamed)
+        self.changed()
 
     def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
         """Refuse a question that names a stream that is not served, or names none of several."""

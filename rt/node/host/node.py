@@ -268,7 +268,7 @@ class Node:
         with speaking(self._about):
             self._leadership.start()
             damaged = self.pipeline.start()
-            self.port.streams.add(self._served)
+            self.port.loop.call(lambda: self.port.streams.add(self._served))
             if self._is_whole:
                 self.port.start()
             self.scrubber.start(self.port.loop, self.pipeline.inboxes.syncer.pool)
@@ -387,7 +387,7 @@ class Node:
             self.port.stop()
         else:
             why = "it is stopping" if self.failure is None else spoken(self.failure)
-            self.port.streams.drop(self.stream, why)
+            self.port.loop.call(lambda: self.port.streams.drop(self.stream, why))
             self.port.server.end(self.stream)
 
     def reload(self, settings: NodeSettings) -> list[str]:

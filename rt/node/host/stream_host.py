@@ -1,7 +1,6 @@
 """StreamHost: the streams of one node's process, a `Node` for each, behind one port."""
 
 import logging
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -27,8 +26,8 @@ class StreamHost:
 
     Threads: the owner's thread calls every method and alone uses the fields, except that any thread
         may call `stuck` and read `settings`, `nodes` and `failures`, which are replaced whole.
-        Several threads make and start streams at once; they share only `_port`, which `_opening`
-        guards.
+        Several threads make and start streams at once; they share only `_port`, which is open by
+        then.
     """
 
     def __init__(self, settings: NodeSettings, *, on_role: OnRole | None = None) -> None:
@@ -43,9 +42,11 @@ class StreamHost:
         self.nodes: Mapping[str, Node] = {}
         self._on_role = on_role
         self._port: NodePort | None = None  # opened after a directory is locked
-        self._opening = threading.Lock()
+        left, made = list(settings.each_stream), list[Node | Exception]()
+        while left and self._port is None:
+            made.append(self._made(left.pop(0)))
         with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
-            made = list(pool.map(self._made, settings.each_stream))
+            made += pool.map(self._made, left)
         for each, node in zip(settings.each_stream, made, strict=True):
             self._keep(each.stream, node)
         if not self.nodes:
@@ -127,10 +128,9 @@ class StreamHost:
 
     def _open_port(self) -> NodePort:
         """Return the port, opening it when the first stream asks for it."""
-        with self._opening:
-            if self._port is None:
-                self._port = NodePort(self.settings)
-            return self._port
+        if self._port is None:
+            self._port = NodePort(self.settings)
+        return self._port
 
     def _close_port(self) -> None:
         if self._port is not None:
@@ -176,7 +176,8 @@ class StreamHost:
     def _fail(self, name: str, error: Exception) -> None:
         self.failures = {**self.failures, name: error}
         if self._port is not None:
-            self._port.streams.drop(name, spoken(error))
+            streams, why = self._port.streams, spoken(error)
+            self._port.loop.call(lambda: streams.drop(name, why))
         if self.settings.streams:
             count = len(self.nodes)
             rest = f"{counted(count, 'other stream')} {'is' if count == 1 else 'are'}"
