@@ -1,8 +1,9 @@
 """EndWait: waits until a copy has everything that was merged when the wait began."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,9 +22,9 @@ class EndWait:
     """EndWait: asks where the stream ends, and waits until the copy has reached that end.
 
     Threads: the loop asks and checks, until `close`; any thread may call the public methods.
-        `_question` belongs to the loop, and `end` is set by it; `_error` and `is_reached` are set
-        before `_is_over`. One thread at a time does the work put aside: it asks a node, or reads
-        where the copy is.
+        `_question` belongs to the loop, and `end` is set by it; `is_reached` is set before `_over`
+        is done. One thread at a time does the work put aside: it asks a node, or reads where the
+        copy is.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class EndWait:
         self._asks, self._place, self._took = asks, place, reached
         self._is_accepted, self._reads_disk = is_accepted, reads_disk
         self._question: EndQuestion[Address] = EndQuestion(nodes)
-        self._is_over, self._answered = threading.Event(), threading.Event()
-        self._error: Exception | None = None
+        self._over: Future[None] = Future()
+        self._answered: Future[None] = Future()  # done at the latest when `_over` is
         self._pause_s, self._look_s = 0.0, _LOOK_FIRST_S
         self._loop = loop
         self._timer = Timer(loop, self._turn, self._end)
@@ -65,7 +66,7 @@ class EndWait:
     @property
     def is_over(self) -> bool:
         """Whether the wait has ended: the copy is complete, or asking has failed for good."""
-        return self._is_over.is_set()
+        return self._over.done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has reached the end; False on a timeout, or if no node knows the end.
@@ -73,14 +74,13 @@ class EndWait:
         Raises:
             RtError: the copy cannot be read; `OSError` if the disk fails.
         """
-        self._is_over.wait(timeout_s)
-        if self._error is not None:
-            raise self._error
+        if wait([self._over], timeout_s).done:
+            self._over.result()
         return self.is_reached
 
     def wait_answered(self, timeout_s: float) -> Position | None:
         """Wait for the stream's end and return it; None on a timeout, or if no node knows it."""
-        self._answered.wait(timeout_s)
+        wait([self._answered], timeout_s)
         return self.end
 
     def why_not(self) -> str:
@@ -97,9 +97,16 @@ class EndWait:
 
     def _end(self, error: Exception | None = None) -> None:
         self._timer.stop(0)
-        self._error = self._error or error
-        self._answered.set()
-        self._is_over.set()
+        with suppress(InvalidStateError):  # it has ended before
+            if error is None:
+                self._over.set_result(None)
+            else:
+                self._over.set_exception(error)
+        self._has_answer()
+
+    def _has_answer(self) -> None:
+        with suppress(InvalidStateError):
+            self._answered.set_result(None)
 
     def _turn(self) -> float | Aside | None:
         """Return work for a thread or the seconds until the next turn; None to take no more."""
@@ -131,7 +138,7 @@ class EndWait:
             else:
                 question.answered(answer)
                 self.end = answer
-                self._answered.set()
+                self._has_answer()
         if error is not None:
             self._end(error)
 

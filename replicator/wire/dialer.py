@@ -2,10 +2,10 @@
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,7 +115,7 @@ class Dialer(ContextParty):
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
         self._loop: EventLoop | None = None
-        self._ended = threading.Event()
+        self._ended: Future[None] = Future()
         self._sock: socket.socket | None = None
         self._link: Link | None = None
         self._used = destination.nodes[0]  # the node that was dialled last
@@ -136,7 +136,7 @@ class Dialer(ContextParty):
 
     def follow(self, nodes: Sequence[Address]) -> None:
         """Dial these nodes from now on, at least one; keep an open connection. Loop only."""
-        if not self._ended.is_set():
+        if not self._ended.done():
             self._destination = replace(self._destination, nodes=nodes)
             self._rotation = Rotation(nodes)
             self.set()
@@ -145,7 +145,7 @@ class Dialer(ContextParty):
         """Have the connection take a turn soon."""
         if self._loop is None or self._loop.rouse(self):
             return
-        if not self._ended.is_set():
+        if not self._ended.done():
             self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self) -> None:
@@ -158,11 +158,11 @@ class Dialer(ContextParty):
     def join(self, timeout_s: float) -> bool:
         """Wait until a stopped connection has ended; return whether it has."""
         loop = self._loop
-        if loop is None or self._ended.wait(0.0 if loop.has_ended else timeout_s):
+        if loop is None or wait([self._ended], 0.0 if loop.has_ended else timeout_s).done:
             return True
         if loop.has_ended:  # nothing uses the connection any more, nor will
             self._lost(RuntimeError("the event loop of this process has ended"))
-        return self._ended.is_set()
+        return self._ended.done()
 
     def abandon(self) -> None:
         """In a forked child: close the socket without a message to the parent's peer."""
@@ -204,16 +204,20 @@ class Dialer(ContextParty):
     def _lost(self, error: Exception) -> None:
         """Record that the loop has ended, so nothing is sent until the program is restarted."""
         self.node, self.error = "", f"{spoken(error)}; the program has to be started again"
-        self._ended.set()
+        self._has_ended()
         if (sock := self._sock) is not None:
             sock.close()
 
     def _finish(self, loop: EventLoop) -> None:
-        if not self._ended.is_set():
+        if not self._ended.done():
             loop.forget(self)
             loop.drop_failing(self._lost)
             del self._destination  # the certificates may be removed now without a warning
-            self._ended.set()
+            self._has_ended()
+
+    def _has_ended(self) -> None:
+        with suppress(InvalidStateError):  # the loop ends, too
+            self._ended.set_result(None)
 
     # Dialling
 
@@ -247,7 +251,7 @@ class Dialer(ContextParty):
     def _dialled(self, made: list[tuple[Link, str]], error: Exception | None) -> None:
         """Handle the result of a dial; close the connection if the dialer has ended meanwhile."""
         self._is_dialling = False
-        if self._ended.is_set():
+        if self._ended.done():
             _close(made)
         elif error is not None:
             self._over(error)
