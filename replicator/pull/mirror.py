@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from replicator.host import Bell, Inbox
@@ -27,6 +28,7 @@ from rt.net.authority.identity import PeerIdentity
 from rt.net.authority.successions import Successions
 from rt.net.contexts import offering
 from rt.net.exchange import Fields, decode_request, receive_line, send_all
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, server_context
 from rt.position import Position
 
@@ -67,9 +69,12 @@ class Mirror:
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
-        `start`. `_proving` guards `_proof`. `_asking` guards `_asked`, and is held while a question
-        is answered, so that all requests that arrive meanwhile share the next question. The other
-        fields never change.
+        `start`. The loop replaces `_proof`, which any thread may read. `_asking` guards `_asked`,
+        and is held while a question is answered, so that all requests that arrive meanwhile share
+        the next question. The other fields never change.
+
+    Attributes:
+        loop: the event loop of the server; what fills the copy may use it, too.
     """
 
     is_first = False  # nothing is merged here
@@ -94,7 +99,7 @@ class Mirror:
         self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
         self.successions: Successions | None = None  # those of what fills the copy
         self._feeds = LogFeeds(directory)
-        self._proving, self._asking = threading.Lock(), threading.Lock()
+        self._asking = threading.Lock()
         self._proof: EndWait | None = None  # the last question whether the copy is complete
         self._asked: EndWait | None = None  # the last question where the stream ends
         record = ServerRecord(logging.getLogger("replicator.server"))
@@ -107,7 +112,12 @@ class Mirror:
         offered = Contexts(
             contexts.files, lambda *paths: offering(server_context(*paths), *streams.protocols)
         )
-        self._server = Server(address, offered, streams)
+        self.loop = EventLoop()
+        try:
+            self._server = Server(address, offered, streams, loop=self.loop)
+        except BaseException:
+            self.loop.stop()
+            raise
 
     @property
     def address(self) -> tuple[str, int]:
@@ -119,8 +129,9 @@ class Mirror:
         self._server.start()
 
     def stop(self) -> None:
-        """End all connections."""
+        """End all connections, and the loop."""
         self._server.stop()
+        self.loop.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -135,8 +146,7 @@ class Mirror:
 
     def restart(self) -> None:
         """End all connections, because the copy now belongs to another log, and ends earlier."""
-        with self._proving:
-            self._proof = None
+        self.loop.call(self._forget_proof)
         self._server.end(self.stream)
 
     def is_member(self, name: str) -> bool:  # noqa: ARG002 - the host's
@@ -188,13 +198,20 @@ class Mirror:
 
         If that is unknown, this also asks the nodes for the end, so that a later call can tell.
         """
-        with self._proving:
-            proof = self._proof
-            if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
-                return True
-            if self.ask_end is not None and (proof is None or proof.is_over):
-                self._proof = self.ask_end(HOPS_MAX)
+        proof = self._proof
+        if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
+            return True
+        if proof is None or proof.is_over:
+            self.loop.post(self._prove)
         return False
+
+    def _prove(self) -> None:
+        if self.ask_end is not None and (self._proof is None or self._proof.is_over):
+            with suppress(RtError):  # nothing fills the copy any more
+                self._proof = self.ask_end(HOPS_MAX)
+
+    def _forget_proof(self) -> None:
+        self._proof = None
 
     def _serve_question(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
         """Answer one request that asks where the stream ends; refuse any other request."""

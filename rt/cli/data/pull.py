@@ -151,7 +151,7 @@ def pull(
     client = PullClient(
         settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
-        known=known, near=settings.near,
+        known=known, near=settings.near, loop=mirror.loop if mirror else None,
     )  # fmt: skip
     carrier = _carrier(client, settings, known) if standby else None
     scrubber = _watched(client, settings, contexts, mirror, known.successions, once=once)

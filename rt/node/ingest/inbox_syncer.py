@@ -90,9 +90,9 @@ class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`,
-        and is not held during a sync or while `_synced` is called; `_changed` notifies of the end
-        of a sync. Connections, in the loop or in its pool, call `mark`, `settle` and `put_off`; any
+        `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`,
+        is not held during a sync or while `_synced` is called, and notifies of the end of a sync.
+        Connections, in the loop or in its pool, call `mark`, `settle` and `put_off`; any
         thread may call `forget` and `stop`; the owner calls `start`, `finish` and `close`. The loop
         calls `ready`, which has a thread of `pool` sync a batch. Whichever thread sets `_syncing`
         syncs the batch. After a failure `_syncing` remains set, so that nothing else is synced.
@@ -109,8 +109,7 @@ class InboxSyncer:
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
         self._put_off: PutOff | None = None  # how long their sync is delayed
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._stopping = self._syncing = self._has_failed = False
         self._taken = RunningMean()  # by a batch
         # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
@@ -126,12 +125,12 @@ class InboxSyncer:
     @property
     def scheduled(self) -> list[NodeInbox]:
         """The inboxes that the next batch will sync."""
-        with self._lock:
+        with self._changed:
             return list(self._dirty.values())
 
     def mark(self, inbox: NodeInbox) -> None:
         """Schedule an inbox for syncing: bytes were appended to it."""
-        with self._lock:
+        with self._changed:
             self._dirty[inbox.session] = inbox
             if inbox.appender.end - inbox.durable > _SETTLE_BYTES:
                 self._put_off = None
@@ -139,7 +138,7 @@ class InboxSyncer:
 
     def forget(self, session: str) -> None:
         """Unschedule a session whose copy is set aside."""
-        with self._lock:
+        with self._changed:
             self._dirty.pop(session, None)
             if not self._dirty:
                 self._put_off = None
@@ -172,7 +171,7 @@ class InboxSyncer:
 
     def _demand_done(self, batch: Future[None]) -> None:
         if isinstance(error := batch.exception(), Exception):
-            with self._lock:
+            with self._changed:
                 self._has_failed = True  # nothing is synced any more, and nothing waited for
                 self._changed.notify_all()
             self.failed(error)
@@ -184,7 +183,7 @@ class InboxSyncer:
             The inboxes, which the caller must sync, and the seconds until the next call; None if no
             call is needed.
         """
-        with self._lock:
+        with self._changed:
             if self._has_failed or self._syncing or not self._dirty:
                 return [], None
             put_off = None if self._stopping else self._put_off
@@ -202,7 +201,7 @@ class InboxSyncer:
             OSError: the sync failed. The node must stop: nothing may be acknowledged after it.
             CorruptLog: as for `NodeInbox.sync`.
         """
-        with self._lock:
+        with self._changed:
             if not self._dirty:
                 return False
             self._put_off = None
@@ -222,7 +221,7 @@ class InboxSyncer:
             The sessions with small updates that are neither durable nor merged; None if all must be
             synced.
         """
-        with self._lock:
+        with self._changed:
             little, waiting, look_s = 0, [], _CARRIED_AGAIN_WITHIN_S
             for each in self._dirty.values():
                 open_bytes = each.appender.end - max(each.durable, each.merged)
@@ -253,7 +252,7 @@ class InboxSyncer:
 
     def stop(self) -> None:
         """Have all scheduled inboxes synced at once."""
-        with self._lock:
+        with self._changed:
             self._stopping = True
             self._rouse()
 
@@ -268,7 +267,7 @@ class InboxSyncer:
             started.loop.call(lambda: started.loop.forget(self))
             self._started = None
         while True:
-            with self._lock:
+            with self._changed:
                 self._changed.wait_for(lambda: not self._syncing or self._has_failed)
             batch, _ = self.due()
             if not batch:
@@ -298,12 +297,12 @@ class InboxSyncer:
         try:
             self.sync(batch)
         except (OSError, CorruptLog):
-            with self._lock:  # `_syncing` remains set: nothing is synced after a failure
+            with self._changed:  # `_syncing` remains set: nothing is synced after a failure
                 self._has_failed = True
                 self._changed.notify_all()
             raise
         taken_s = time.monotonic() - began_s
-        with self._lock:
+        with self._changed:
             self._syncing = False
             self._changed.notify_all()
             self._taken.observe(taken_s)
