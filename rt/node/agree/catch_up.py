@@ -10,6 +10,7 @@ from replicator.wire.messages import RESERVE
 from rt.errors import CorruptLog, DiskFailed, Refused
 from rt.log.files.disk import OsDisk, OsFile
 from rt.log.write.appender import Appender
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts
 from rt.node.resources.disk_guard import DiskGuard
 from rt.node.resources.peer_addresses import PeerAddresses
@@ -32,6 +33,7 @@ class CatchUp:
         contexts: Contexts,
         *,
         suspect: Callable[[CorruptLog], None] = lambda _damage: None,
+        loop: EventLoop | None = None,
     ) -> None:
         """Start copying.
 
@@ -44,6 +46,7 @@ class CatchUp:
                 faulty later do no harm.
             suspect: called with damage in a rolled file, which must then be replaced: while the
                 copy ends in a damaged file, every node refuses it as a copy of another log.
+            loop: the node's event loop, which serves the connection; one of its own if None.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -51,7 +54,7 @@ class CatchUp:
         self._rests = False  # without a connection, for want of room
         self._pull = PullClient(
             settings.root, settings.stream, others, contexts, disk=self._disk,
-            is_wanted=self._is_wanted,
+            is_wanted=self._is_wanted, loop=loop,
         )  # fmt: skip
         self._begin = begin
         self._pull.on_damage(suspect)

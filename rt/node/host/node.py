@@ -149,6 +149,7 @@ class Node:
             lambda begin: CatchUp(
                 settings, places, begin, directory.guard, contexts,
                 suspect=lambda damage: self.scrubber.suspect(damage),
+                loop=self.port.loop,
             ),
             places.follow, idle_heartbeat,
         )  # fmt: skip
