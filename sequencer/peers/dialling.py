@@ -4,6 +4,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -44,14 +45,13 @@ class Silence(NamedTuple):
 class Turns:
     """Turns: lets a few threads at a time dial an address, and only one while nothing answers.
 
-    Threads: any thread may call `at`. `_lock` guards all fields, but the values of `_slots` have
-        locks of their own.
+    Threads: any thread may call `at`. `_changed` guards all fields, and notifies of free slots.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._slots: dict[Address, threading.BoundedSemaphore] = {}
+        self._changed = threading.Condition()
+        self._dials: Counter[Address] = Counter()  # under way
         self._silent: dict[Address, Silence] = {}
         self._waiting: dict[Address, dict[Callable[[], None], None]] = {}
 
@@ -69,11 +69,11 @@ class Turns:
             PeerError: no turn became free in time.
         """
         self._demand_scout(address, again)
-        with self._lock:
-            slots = self._slots.setdefault(address, threading.BoundedSemaphore(AT_ONCE))
-        if not slots.acquire(timeout=wait_s):
-            host, port = address
-            raise PeerError(f"other streams are connecting to {host}:{port} first")
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._dials[address] < AT_ONCE, wait_s):
+                host, port = address
+                raise PeerError(f"other streams are connecting to {host}:{port} first")
+            self._dials[address] += 1
         try:
             self._demand_scout(address, again)
             yield
@@ -88,11 +88,13 @@ class Turns:
         else:
             self._note_answer(address)
         finally:
-            slots.release()
+            with self._changed:
+                self._dials[address] -= 1
+                self._changed.notify_all()
 
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
         """Raise `UnansweredError` if another stream is already trying this silent address."""
-        with self._lock:
+        with self._changed:
             silence, now_s = self._silent.get(address), self._clock()
             if silence is None:
                 return
@@ -103,13 +105,13 @@ class Turns:
             self._waiting.get(address, {}).pop(again, None)
 
     def _note_silent(self, address: Address, again: Callable[[], None], problem: str) -> None:
-        with self._lock:
+        with self._changed:
             silence = self._silent.get(address)
             if silence is None or silence.scout == again:
                 self._silent[address] = Silence(again, self._clock(), problem)
 
     def _note_answer(self, address: Address) -> None:
-        with self._lock:
+        with self._changed:
             self._silent.pop(address, None)
             waiting = self._waiting.pop(address, {})
         for again in waiting:
@@ -117,7 +119,7 @@ class Turns:
 
     def give_up(self, again: Callable[[], None]) -> None:
         """Stop dialling; if this stream was the one that tried, another one takes over."""
-        with self._lock:
+        with self._changed:
             left = [each for each, silence in self._silent.items() if silence.scout == again]
             for address in left:
                 del self._silent[address]
