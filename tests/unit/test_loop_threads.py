@@ -1,6 +1,7 @@
 """What an event loop leaves to threads: nothing is lost or done twice, and the loop never waits."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 
@@ -185,6 +186,41 @@ def test_work_that_gets_no_thread_is_tried_again_and_done_once(loop, monkeypatch
         assert done.get(timeout=PATIENCE_S) == 2
     assert timer.stop()
     assert done.empty()
+
+
+class Exhausted(ThreadPoolExecutor):
+    """A pool that is given work, and then gets no further thread for it."""
+
+    def __init__(self, *, until):
+        super().__init__(1)
+        self.until = until
+
+    def submit(self, *work):
+        super().submit(*work)
+        assert self.until.wait(PATIENCE_S)
+        raise RuntimeError("can't start new thread")
+
+
+def test_work_that_is_refused_for_want_of_a_thread_is_never_done(loop):
+    """A connection ends then, and must not be used by a thread that comes to the work later."""
+    gate, at_once, done = threading.Event(), threading.Event(), []
+    at_once.set()
+    with Exhausted(until=at_once) as pool:
+        ThreadPoolExecutor.submit(pool, gate.wait, PATIENCE_S)
+        with pytest.raises(RuntimeError, match="new thread"):
+            loop.call(lambda: loop.away(partial(done.append, "work"), done.append, pool) and None)
+        gate.set()
+        ThreadPoolExecutor.submit(pool, int).result(PATIENCE_S)  # it comes after the refused work
+    loop.call(lambda: None)  # and this after the report of its end
+    assert not done
+
+
+def test_work_that_a_busy_thread_took_meanwhile_is_not_refused(loop):
+    """It would be done, and its connection ended at the same time."""
+    begun, backs = threading.Event(), SimpleQueue()
+    with Exhausted(until=begun) as pool:
+        loop.call(lambda: loop.away(begun.set, backs.put, pool) and None)
+        assert backs.get(timeout=PATIENCE_S) is None
 
 
 def test_a_stop_does_not_wait_for_work_that_got_no_thread(loop, monkeypatch):
