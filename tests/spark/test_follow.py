@@ -191,13 +191,15 @@ def test_the_command_follows_until_it_is_told_to_stop(tmp_path):
             sys.executable, "-m", "rt", "export", "parquet", merging.directory, out, "--follow",
             "--every", "50ms", "--target-size", str(MIB),
         ]  # fmt: skip
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
             while process.poll() is None and not os.path.exists(out + ".rt-export.json"):
                 pass
         finally:
             process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=60)
+            answer, said = process.communicate(timeout=60)
         rows = len(plain_rows(merging.directory))
     assert process.returncode == 0, said
-    assert f"rt: stopped: {rows:,} messages added, complete up to" in said
+    assert f"stopped: {rows:,} messages added, complete up to" in answer
