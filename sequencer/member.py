@@ -196,7 +196,7 @@ class Member:
         """
         for each, is_removed in verdicts.items():
             self._verdicts.take(each, is_removed=is_removed)
-        if not any(verdicts.values()) or not self.engine.core.is_voter:
+        if not any(verdicts.values()) or not self.engine.core.is_listed:
             return
         if self._verdicts.are_decisive(self.engine.last_change, self.name):
             self._journal.persist(Ready(removed=True))

@@ -17,8 +17,7 @@ class RemovalVerdicts:
     again withdraws its verdict.
 
     Two cases are not detected: a node was removed after most of the voters that it knows had been
-    replaced; and a node is not listed as a voter in its own log, such as one that has yet to be
-    added.
+    replaced; and a node is not listed in its own log, such as one that has yet to be added.
     """
 
     def __init__(self) -> None:
@@ -48,11 +47,13 @@ class RemovalVerdicts:
             name: this node's name.
         """
         lists = [each for each in (change.now, change.before) if each]
-        return all(self._is_majority(each, name) for each in lists)
+        is_listed = any(name in each for each in lists)
+        return is_listed and all(self._is_majority(each, name) for each in lists)
 
     def _is_majority(self, seats: Configuration, name: str) -> bool:
+        """Whether a majority of these voters, without the node itself, refuse it."""
         voters = {each for each, seat in seats.items() if seat.votes}
-        return name in voters and len(self._members & (voters - {name})) > len(voters) // 2
+        return len(self._members & (voters - {name})) > len(voters) // 2
 
 
 class Departed:

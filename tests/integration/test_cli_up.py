@@ -29,6 +29,7 @@ class Cluster:
     def __init__(self, root, nodes):
         """Start it; return when its nodes serve."""
         self.root = root
+        self.heard = []  # all lines of its stderr that were read
         self.process = start("up", "--nodes", nodes, "--root", root)
         first = self.process.stdout.readline()
         assert b"up for stream" in first, self.process.stderr.read()
@@ -62,8 +63,11 @@ class Cluster:
 
     def said(self):
         """Return its next line on stderr that is its own, and not a node's."""
-        lines = iter(self.process.stderr.readline, b"")
-        return next((each.decode() for each in lines if each.startswith(b"rt: ")), "")
+        for line in iter(self.process.stderr.readline, b""):
+            self.heard.append(line.decode())
+            if line.startswith(b"rt: "):
+                return line.decode()
+        return ""
 
     def stop(self):
         """End it in order; return the exit code and what else it said."""
@@ -84,7 +88,10 @@ def cluster(tmp_path):
         return made[-1]
 
     yield begin
-    for each in made:
+    for each in made:  # what is printed is shown if the test has failed
+        print(*each.heard, sep="")
+        if each.process.poll() is None:
+            print(run("status", "--config", each.root / "clients.toml").output)
         each.process.kill()
         each.process.communicate()
 
