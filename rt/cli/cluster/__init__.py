@@ -1,4 +1,4 @@
 """The commands that make, run and change a cluster.
 
-Imports `common`, `process` and `data`; imported by `rt.cli.program`, by name, and the demo.
+Imports `common`, `process` and `data`. The demo imports it; `rt.cli.program` imports it by name.
 """

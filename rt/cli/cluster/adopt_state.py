@@ -30,9 +30,9 @@ def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     the other nodes.
 
     The command is refused while a node runs in the directory or answers at the node's address, and
-    for a directory of another node or cluster.
+    if the directory belongs to another node or cluster.
 
-    It also takes the other options of rt node.
+    The command also takes the other options of rt node.
 
     \b
     rt node adopt-state --config n1.toml --original-is-gone
@@ -52,7 +52,7 @@ def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
 
 
 def _demand_silence(settings: NodeSettings) -> None:
-    """Raise `Refused` if a node answers at the address of this one."""
+    """Raise `Refused` if a node answers at this node's address."""
     contexts = Contexts(
         certificate_files(settings.certs, settings.name), client_context, settings.stream
     )

@@ -23,7 +23,7 @@ DIRECTORY = "certs"
 
 
 def _directory() -> str:
-    """Return the certificate directory that the file in RT_CONFIG names; `certs` without a file."""
+    """Return the certificate directory set in the file of RT_CONFIG; `certs` without a file."""
     path = os.environ.get("RT_CONFIG")
     if not path:
         return DIRECTORY
@@ -162,7 +162,7 @@ def renew(
 @_directory_option
 @json_option("what was revoked")
 def revoke(name: str, directory: str, *, as_json: bool) -> None:
-    """Revoke every certificate of NAME: adds them to DIR/crl.pem.
+    """Revoke every certificate of NAME, by adding it to DIR/crl.pem.
 
     \b
     rt certs revoke jfk
@@ -275,7 +275,10 @@ def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
 
 
 def _revoked_at(path: str, certificate: x509.Certificate) -> str | None:
-    """Return when the crl.pem beside a certificate revoked it, in ISO 8601; None if it did not."""
+    """Return when a certificate was revoked, in ISO 8601; None if it was not.
+
+    Reads the crl.pem in the certificate's directory.
+    """
     ca = os.path.join(os.path.dirname(path), f"{certificates.AUTHORITY}.pem")
     if not os.path.exists(ca):
         return None
@@ -297,5 +300,5 @@ def _table(facts: dict[str, Any]) -> str:
 
 
 def _zulu(time: str) -> str:
-    """Return an ISO 8601 time in UTC with the zone written as in all other times of rt."""
+    """Return an ISO 8601 time in UTC with its zone written as Z, as in all other times of rt."""
     return time.replace("+00:00", "Z")

@@ -88,7 +88,7 @@ def _layout_options(*, hidden: bool) -> tuple[Callable[..., Any], ...]:
 def cluster_options(
     count: str, *, with_layout: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the options for a new cluster's files, as in `ClusterOptions`.
+    """Return a decorator that adds the options for a new cluster's files; see `ClusterOptions`.
 
     Args:
         count: the name of the option for the number of nodes, such as `--nodes`.
@@ -134,9 +134,9 @@ def init(
     rt cluster init flights --stream flights --name a --address a:7420 --name b --address b:7420 \\
       --name c --address c:7420 --node-root /var/lib/rt --node-certs /etc/rt/certs --authority pki
 
-    What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
-    again when it changes; further certificates come from rt certs issue. The paths
-    in a node's file are this machine's, unless --node-root and --node-certs give the node's own.
+    DIR/certs/grants.toml says what each publisher and subscriber may do; nodes read it again when
+    it changes. Use rt certs issue for further certificates. The paths in a node's file are those
+    of this machine, unless --node-root and --node-certs give those of the node's machine.
 
     With --from, the new cluster continues a lost one from a copy of its merged log: positions and
     sequence numbers continue after the copy's end, and publishers send again what the copy lacks.
@@ -151,7 +151,7 @@ def init(
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of `rt cluster init`, and what `rt standby promote` adds to them.
+    """The options of `rt cluster init`, and those that `rt standby promote` adds.
 
     Attributes:
         log_id: the id of the cluster's log; "" for a new id.
@@ -238,8 +238,8 @@ def show_client_commands(config: str, session: str = "one") -> None:
     """Print the commands with which to try out a cluster.
 
     Args:
-        config: The path of its clients.toml.
-        session: A session that the certificates allow to be published.
+        config: The path of the cluster's clients.toml.
+        session: A session that the cluster's certificates allow a client to publish.
     """
     say(f"  export RT_CONFIG={shlex.quote(config)}")
     say(f"  seq 1000 | rt publish --session {session}")

@@ -21,9 +21,9 @@ def found_node(settings: NodeSettings) -> None:
 
     Run it once for each node of a new cluster, and never again: a node that lost its directory and
     is founded again could undo what the other nodes have agreed on. Refused if the directory is not
-    empty. A cluster of one node does not need it: that node founds itself when it first starts.
+    empty. A cluster of one node does not need the command: its node founds itself on first start.
 
-    It also takes the other options of rt node.
+    The command also takes the other options of rt node.
 
     \b
     rt node found --config /etc/rt/n1.toml
@@ -39,7 +39,7 @@ def found_streams(settings: NodeSettings) -> list[str]:
 
 
 def found_stream(settings: NodeSettings) -> str:
-    """Create a stream's state on a node; return its directory.
+    """Create a stream's state on a node; return the stream's directory.
 
     Raises:
         Misuse: The state exists already, or a node is running there.

@@ -24,9 +24,9 @@ from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import certify_node, write_member
 from sequencer.raft.consensus import VOTERS_MAX
 
-# Codes of replies that put a change off; the client asks again.
+# Codes of replies that postpone a change; the client asks again.
 _WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
-_FRAGILE: Final = 2  # so many voters, or fewer, do not survive the loss of one
+_FRAGILE: Final = 2  # this many voters, or fewer, stop if one is lost
 _POLL_S: Final = 0.3
 
 Answer = dict[str, Any]
@@ -73,7 +73,7 @@ class ChangeRequests:
 
     @property
     def _cluster(self) -> str:
-        """Return the cluster's id as certificates have it: without the stream's name."""
+        """Return the cluster's id without the stream's name, as certificates contain it."""
         with reading_answers():
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
         return cluster.removesuffix(f"/{stream}")
@@ -84,7 +84,7 @@ class ChangeRequests:
             raise Misuse(f"{name} is not a member; the members are {', '.join(self.members)}")
 
     def add(self, name: str, address: str) -> str:
-        """Add a learner and write its node's files; return the path of its settings."""
+        """Add a learner and write the new node's files; return the path of its settings file."""
         before = self.members.get(name)
         if before is not None and before["votes"]:
             words = "a member already; to change its address, use rt cluster move"
@@ -187,7 +187,7 @@ class ChangeRequests:
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command` the options that all member changes share, and a `ChangeRequests` to use.
 
-    The command that is returned prints the members at its end.
+    The returned command prints the members when it ends.
     """
 
     @functools.wraps(command)
@@ -258,9 +258,9 @@ def remove(changes: ChangeRequests, *, name: str, yes: bool) -> None:
     rt cluster remove n3 --config flights/clients.toml --yes
 
     Refused if too few of the remaining nodes are up for a majority. Asks for confirmation if only
-    one or two voters would be left: two stop when either fails, and one has the only copy of the
-    log. A leader first hands its role to another node. The removed node stops by itself; revoke its
-    certificate with rt certs revoke if you give its machine away.
+    one or two voters would be left: two stop if either fails, and a single one has the only copy of
+    the log. A leader first hands its role to another node. The removed node stops by itself; revoke
+    its certificate with rt certs revoke if you give its machine away.
     """  # noqa: D301 - click reads the backspace character
     changes.demand_member(name)
     if not yes:
@@ -316,7 +316,7 @@ def replace_member(changes: ChangeRequests, old: str, new: str, address: str) ->
         _add(changes, new, address)
         if leaves_first(changes.members, old):
             changes.remove(old)
-    # even if it votes already: nodes of an older version may report that wrongly
+    # even if `new` votes already: nodes of an older version may report that wrongly
     changes.promote(new)
     if old in changes.members:
         changes.remove(old)
@@ -340,7 +340,7 @@ def move(changes: ChangeRequests, *, name: str, address: str) -> None:
     \b
     rt cluster move n3 --address e:7420 --config flights/clients.toml
 
-    Afterwards start NAME at the new address, with the directory that it had, and with the new
-    address as its setting listen.
+    Afterwards, start NAME at the new address: with its old directory, and with the new address as
+    its setting listen.
     """  # noqa: D301 - click reads the backspace character
     changes.move(name, address)

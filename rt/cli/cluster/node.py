@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.5
 _ASK_S: Final = 1.0  # between two questions to the standby
 _NAMED_MAX: Final = 10
-# Files that rt cluster init writes have some of the other settings, and defaults do for the rest.
+# The other settings are in the files that rt cluster init writes, or have suitable defaults.
 _LISTED: Final = (
     "root", "stream", "name", "listen", "certs", "members", "streams", "standby", "on_role",
     "file_bytes", "file_age_s", "reserve", "http",
@@ -51,7 +51,7 @@ def node(context: click.Context, *, settings: NodeSettings, without_standby: boo
     SIGTERM and ctrl-C stop the node cleanly; everything acknowledged is kept. On SIGHUP the node
     loads certificates, the reserve and the limits again, and logs which other changed settings need
     a restart; a node that runs in a terminal stops instead, since a closing terminal sends SIGHUP.
-    Most settings are in the file that rt cluster init writes, or have defaults that do; the option
+    Most settings are in the file that rt cluster init writes, or have suitable defaults; the option
     --help-all shows them.
 
     \b
@@ -101,10 +101,10 @@ node.add_command(found_node)
 
 
 def _may_start(settings: NodeSettings, signals: StopSignals) -> bool:
-    """Wait until it is known whether another cluster continues the log of a node that starts.
+    """Wait until a node that is to start knows whether another cluster continues its log.
 
-    A leader of the cluster, or a standby that still serves the log, shows that none does. Does not
-    wait if no standby is configured.
+    A leader of the node's cluster, or a standby that still serves the log, shows that no other
+    cluster does. Does not wait if no standby is configured.
 
     Returns:
         Whether the node may start; False if a signal ended the wait.

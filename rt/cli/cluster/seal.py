@@ -20,7 +20,7 @@ from rt.net.admin import reading_answers
 )  # fmt: skip
 @json_option("where the log ends")
 def seal(settings: ConnectionSettings, *, moved_to: str, as_json: bool) -> None:
-    """End the log of a cluster: it merges nothing more, and its state does not change.
+    """End the log of a cluster: the cluster merges nothing more, and keeps its state unchanged.
 
     Publishers keep what they publish and are told why it is not merged. Readers are still served,
     unless --moved-to is given. rt cluster unseal reopens the log. Needs an operator's certificate.

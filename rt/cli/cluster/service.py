@@ -74,7 +74,7 @@ def install(
 
 
 def _unit(kind: str, config: str, user: str, program: str | None) -> Unit:
-    """Return the unit for settings in `config`; `UsageError` if they or an argument are wrong."""
+    """Return the unit for the file `config`; `UsageError` if a setting or an argument is wrong."""
     if not _USER.fullmatch(user):
         raise click.UsageError(f"--user {user!r} is not a user's name")
     command = program or _own_program()
@@ -105,7 +105,7 @@ def _settings(kind: str, config: str) -> NodeSettings | ServiceSettings:
 
 
 def _own_program() -> str:
-    """Return the path of the command `rt`: beside the running Python, otherwise that of PATH."""
+    """Return the path of the command `rt`: next to the running Python, or else from PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "rt")
     return beside if os.path.exists(beside) else shutil.which("rt") or beside
 

@@ -1,4 +1,4 @@
-"""`rt standby`: shows how far a standby is, and makes the cluster that continues the log."""
+"""`rt standby`: shows how far behind a standby is, and makes a cluster that continues its log."""
 
 import math
 import os
@@ -49,10 +49,10 @@ _POLL_S: Final = 0.2
 
 @click.group(cls=CommandGroup)
 def standby() -> None:
-    """Show how far a standby is, make a cluster of it, and make the lost cluster follow that.
+    """Show how far behind a standby is, promote it to a cluster, and deal with the old cluster.
 
-    A standby is a copy of a cluster's log that rt pull --standby keeps, with the cluster's state
-    beside it: policy, leases, cursors, groups and owners of sessions.
+    A standby is a copy of a cluster's log, which rt pull --standby keeps together with the
+    cluster's state: policy, leases, cursors, groups and owners of sessions.
 
     \b
     rt standby status --root copy --stream flights --max 30
@@ -76,11 +76,11 @@ standby.add_command(rejoin_command)
 )  # fmt: skip
 @json_option("how far the standby is")
 def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
-    """Show what a standby has: messages and seconds behind, proof, and age of the state.
+    """Show how far behind a standby is, how far it is equal by digest, and how old its state is.
 
-    The exit code is 0 if the copy has everything that was merged S seconds ago and the cluster's
-    state is at most S seconds old, or if the standby was promoted. Otherwise it is 1, also if this
-    is not known, because rt pull --standby does not run or reaches no node.
+    The exit code is 0 if the standby's log has everything that was merged until --max ago and its
+    state is at most that old, or if the standby was promoted. Otherwise the exit code is 1, also if
+    nothing is known because rt pull --standby does not run or reaches no node.
 
     \b
     rt standby status --root copy --stream flights --max 30
@@ -99,7 +99,7 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
 
 
 def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
-    """Return what `record` says of a standby's progress, as JSON fields for a script."""
+    """Return a standby's progress, as recorded in `record`, as JSON fields for a script."""
     return {
         "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
         "bytes_behind": record.behind_bytes if record.behind_bytes >= 0 else None,
@@ -115,7 +115,7 @@ def _rounded(seconds: float) -> float | None:
 
 
 def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
-    """Return why a standby may lack more than `max_s` seconds of messages or state; "" if not."""
+    """Return why a standby may be over `max_s` behind in messages or state; "" if it is not."""
     because = f" ({printable(record.error)})" if record.error else ""
     if now_ns - record.at_ns > max(max_s, 30.0) * 1e9:
         return f"rt pull --standby has not reported since {time_text(record.at_ns)}"
@@ -132,7 +132,7 @@ def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
 
 
 def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
-    """Return what `record` says of a standby's progress, as lines for a person."""
+    """Return a standby's progress, as recorded in `record`, as lines for a person."""
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
     as_of = (
@@ -183,8 +183,8 @@ def promote(
     copies into copies of the new log; without --authority, the old cluster must not run again.
 
     Then found and start the new nodes with the commands that are printed. The options are those of
-    rt cluster init; --authority names the directory of the old cluster's certificates, to keep its
-    certificates and grants.
+    rt cluster init. To keep the old cluster's certificates and grants, give its directory of
+    certificates as --authority.
 
     \b
     rt standby promote new --root copy --stream flights --drained --config old/clients.toml \\
@@ -240,10 +240,10 @@ def _tell_fence(settings: ConnectionSettings, tell: Callable[..., None]) -> None
 def _continued(
     settings: ConnectionSettings, log: str, given: dict[str, Any], *, drained: bool
 ) -> AbstractContextManager[str]:
-    """Return a context that yields the id of the new cluster's log; "" to have it choose one.
+    """Return a context that yields the id of the new cluster's log; "" lets the cluster choose one.
 
-    With `drained` the new cluster keeps the id `log`. Otherwise an authority, if one was given,
-    signs within the context that the new log continues `log`.
+    With `drained`, the new cluster keeps the id `log`. Otherwise, if an authority was given, it
+    signs a statement within the context that the new log continues `log`.
     """
     if drained:
         return nullcontext(log)
@@ -287,7 +287,7 @@ def _say_missing(settings: ConnectionSettings, *, drained: bool, as_json: bool) 
 
 
 def _missing(record: StandbyRecord) -> str:
-    """Return a sentence about what may be missing if a standby is promoted without its cluster."""
+    """Return a sentence about what may be missing if a standby is promoted with --now."""
     since = time_text(record.complete_as_of_ns) if record.complete_as_of_ns else "an unknown time"
     return f"what was merged after {since} may be missing, unless its publishers still have it"
 
@@ -332,7 +332,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float, tell: Callable[..., N
 
 
 def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
-    """Whether a standby's copy has reached position `end`, and its state instruction `index`."""
+    """Return whether a standby has the log up to `end`, and the state as of instruction `index`."""
     try:
         carried, record = carried_here(root, stream), read_record(root, stream)
     except Misuse:
@@ -352,10 +352,10 @@ def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
 def compare(
     context: click.Context, *, old: str, new: str, groups: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show what a lost cluster had merged that the cluster after it does not have.
+    """Show what a lost cluster had merged that its successor lacks.
 
     OLD is the merged log of a stopped node of the cluster that was given up by promote --now. NEW
-    is a complete copy of the log that continues it (rt pull --once). Both are equal, by digest, up
+    is a complete copy of the log that continues OLD (rt pull --once). Both are equal, by digest, up
     to the position where the new cluster began. Messages after that position in OLD may be in NEW
     too, if publishers have sent them again; the missing ones are listed by session and sequence
     number. Nothing is changed.

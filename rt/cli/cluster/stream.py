@@ -97,7 +97,7 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
 def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
     """Remove a stream from a node's configuration file; the stream's data stays where it is.
 
-    The node stops serving the stream after SIGHUP or a restart. The other nodes go on with it as
+    The node stops serving the stream after SIGHUP or a restart. The other nodes go on serving it as
     long as they are a majority. Delete the stream's directory yourself once it is not needed.
 
     \b
@@ -144,7 +144,7 @@ def list_streams(*, config: str, as_json: bool) -> None:
 
 
 def _row(settings: NodeSettings) -> dict[str, Any]:
-    """Return a stream's row for `rt stream list`, with the node's role as state, or an error."""
+    """Return a stream's row for `rt stream list`; its state is the node's role, or an error."""
     row = {
         "stream": settings.stream, "state": "", "merged_end": "", "messages": "",
         "directory": stream_directory(settings.root, settings.stream),
@@ -167,13 +167,13 @@ def _read(config: str) -> tuple[str, NodeSettings]:
 
 
 def _settings_of(config: str, text: str) -> NodeSettings:
-    """Return the settings of the file `config` with the streams in `text`; errors as for `load`."""
+    """Return the settings in file `config` with the streams in `text`; raises as `load` does."""
     listed = listed_streams(text)
     return load(NodeSettings, config, "node", {}, {"streams": listed})
 
 
 def _write(config: str, text: str) -> None:
-    """Replace the text of a file; keep its mode and owner, as the node may run as another user."""
+    """Replace a file's text, and keep its mode and owner: the node may run as another user."""
     facts = os.stat(config)
     write_file(config, text.encode(), force=True)
     os.chmod(config, facts.st_mode & 0o777)

@@ -1,4 +1,4 @@
-"""`rt standby fence` and `rejoin`: stop a cluster that was given up, and reuse its copies."""
+"""`rt standby fence` and `rejoin`: seal a cluster that was given up, and reuse its copies."""
 
 import time
 
@@ -36,13 +36,14 @@ from rt.text import counted, printable
 def fence(
     settings: ConnectionSettings, *, path: str, timeout_s: float | None, as_json: bool
 ) -> None:
-    """Seal the cluster that was given up as soon as it comes back.
+    """Seal the lost cluster as soon as it comes back.
 
     Asks the old cluster's nodes every second, until a majority of them runs and has agreed that the
     log continues elsewhere. From then on the old cluster merges nothing, and tells its clients
     where to go. Run the command as a service on a machine that can reach the old nodes. Any
-    certificate will do, since the message for the nodes is signed by the authority. What the old
-    cluster merges before it is sealed is not in the new log; rt standby rejoin keeps and lists it.
+    certificate will do, since the message for the nodes is signed by the authority. Messages
+    that the old cluster merges before it is sealed are not in the new log; rt standby rejoin keeps
+    and lists them.
 
     \b
     rt standby fence --root copy --stream flights --config old/clients.toml
@@ -93,11 +94,11 @@ def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_
     """Turn a copy of the old cluster's log into a copy of the log that continues it.
 
     ROOT is the directory of a stopped node of the old cluster, of a stopped puller, or of the
-    standby. The new log keeps the old log up to a position, the cut; up to it the copy must equal
-    the old log, by digest. If the copy has messages after the cut, they do not belong to the new
-    log: the whole old copy is kept in a directory beside the new one, with a list of the sessions
-    and sequence numbers of those messages. Readers' cursors stay valid; cursors after the cut are
-    moved back to it.
+    standby. The new log continues the old one from a position, the cut. Up to the cut, the copy
+    must equal the old log, by digest. If the copy has messages after the cut, they do not belong to
+    the new log: the whole old copy is kept in a directory beside the new one, with a list of the
+    sessions and sequence numbers of those messages. Readers' cursors stay valid; cursors after the
+    cut are moved back to it.
 
     After that, rt pull continues the copy from the new cluster; rt node refuses to start on it. To
     move the cluster back to the old site, make the copy a standby with rt pull --standby, and then
@@ -121,7 +122,7 @@ def rejoin_command(settings: ConnectionSettings, *, path: str, is_dry: bool, as_
 
 
 def _lines(found: Rejoined, known: Succession, *, is_dry: bool) -> list[str]:
-    """Return lines that tell a person what was done to a copy, or with `is_dry` would be done."""
+    """Return lines for a person: what was done to a copy, or with `is_dry`, what would be done."""
     will = "would be" if is_dry else "is"
     lines = [f"the copy {will} one of the log {known.new}, and ends at {found.end}"]
     if found.aside:

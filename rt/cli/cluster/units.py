@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-# Exit codes after which systemd does not restart: damage, misuse, a refusal. A refused pusher or
-# puller tries again by itself, so only misuse is final for those.
+# Exit codes after which systemd does not restart a service: damage, misuse, a refusal. A pusher or
+# puller that is refused tries again by itself, so for these two only misuse is final.
 _FINAL: Final = {"node": "1 2 3", "push": "2", "pull": "2"}
 _ABOUT: Final = {
     "node": "node {name} of stream {stream}",
@@ -115,7 +115,7 @@ class Unit:
 
 
 def _word(path: str) -> str:
-    """Return a path quoted for a unit file, which otherwise expands % and $, and splits at blanks.
+    """Return a path quoted for a unit file, in which %, $ and blanks are special.
 
     >>> print(_word("/srv/my rt/100%"))
     "/srv/my rt/100%%"

@@ -108,7 +108,7 @@ def start_nodes(
     Raises:
         RtError: A node did not start; the message says why.
     """
-    # if a majority has a state, a node without one was emptied and must copy it, not found it
+    # if a majority has a state, a node without one was emptied: it must not be founded again
     there = sum(cluster_files.is_founded(root, place, stream) for place in places)
     is_new = len(places) > 1 and there <= len(places) // 2
     for place in places if is_new else ():
@@ -127,7 +127,7 @@ class LocalCluster:
         self, children: Children, root: str, stream: str, places: list[cluster_files.Place],
         pages: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """Start all nodes; arguments and errors as for `start_nodes`."""
+        """Start all nodes; takes the arguments and raises the errors of `start_nodes`."""
         self._children = children
         self._root, self._stream = root, stream
         self._places = {place.name: place for place in places}
@@ -137,10 +137,10 @@ class LocalCluster:
         self._killed: set[str] = set()  # killed on request, and not started since
 
     def look(self) -> None:
-        """Print the nodes' warnings, and which nodes have ended, since the last call.
+        """Print the warnings of nodes, and the names of nodes that ended, since the last call.
 
         Raises:
-            RtError: The last node has ended, and no node that is down was killed on request.
+            RtError: The last node has ended, and none of the ended nodes was killed on request.
         """
         for name, child in list(self._running.items()):
             if child.running:
@@ -175,7 +175,7 @@ class LocalCluster:
         return self._start(name)
 
     def _add(self, name: str) -> str:
-        """Start the node of a configuration file that was written since the cluster was started.
+        """Start a node whose configuration file was written after the cluster was started.
 
         Returns:
             A line for the user. A node that is running already is left alone.
@@ -235,7 +235,8 @@ def _is_founder(root: str, place: cluster_files.Place) -> bool:
 def _page_addresses(http: str | None, nodes: int) -> list[str]:
     """Return the nodes' page addresses: the first at `http`, the others at the ports after it.
 
-    Checks them before a cluster is created, since a node ends if it cannot serve its page.
+    Checks that the addresses are free, before a cluster is created: a node ends if it cannot serve
+    its page.
     """
     if http is None:
         return []

@@ -16,9 +16,9 @@ _CONFIG: Final = re.compile(r"n(\d+)\.toml")
 
 
 def add_node(root: str) -> None:
-    """Add a node to the cluster in `root`, have its `rt up` start the node, and wait for its vote.
+    """Add a node to the cluster in `root`, have `rt up` start it, and wait until it votes.
 
-    If an earlier call was interrupted, completes that call and adds no second node.
+    If an earlier call was interrupted, completes that call instead of adding a second node.
 
     Raises:
         Misuse: No cluster is running there.

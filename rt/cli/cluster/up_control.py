@@ -62,7 +62,7 @@ def ask_cluster(root: str, request: ControlRequest) -> str:
 class ControlServer:
     """Receives requests for the cluster in a directory, one at a time.
 
-    Entering and leaving the context remove what an earlier request has left.
+    Entering and leaving the context remove the files of an earlier request.
     """
 
     def __init__(self, root: str) -> None:
@@ -122,7 +122,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 
 
 def _write(path: str, fields: dict[str, Any]) -> None:
-    """Write fields to a file as JSON; replace it in one step, so that no reader sees half of it."""
+    """Replace a file atomically by `fields` as JSON, so that no reader sees half of it."""
     part = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     with open(fd, "w", encoding="utf-8") as file:
