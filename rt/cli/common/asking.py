@@ -40,12 +40,12 @@ class NodeAnswer:
 
 
 def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
-    """Ask each node for its status, all at the same time, so that a node that is down delays none.
+    """Ask all nodes for their status at the same time, so that a node that is down delays no other.
 
     Asks the configured addresses, then the other members at the addresses that the answers list. A
     configured address that does not answer is left out of the result if no member has it, since its
-    node was removed or replaced. If no node lists an address at which it was asked, as behind a
-    gateway, exactly the configured addresses are asked and returned.
+    node was removed or replaced. If no node lists the address at which it was asked, for example
+    because a gateway is in between, exactly the configured addresses are asked and returned.
 
     Raises:
         Misuse: The certificate of this program cannot be used.
@@ -66,9 +66,9 @@ def member_places(
 ) -> list[tuple[str, int]]:
     """Return the members' addresses, as listed in the nodes' answers.
 
-    A list counts only if it has the address at which the node was asked: otherwise its addresses
-    may be unreachable from here. The leader's list is preferred, since a lagging node may list a
-    removed member.
+    A node's list counts only if it has the address at which the node was asked: otherwise the
+    listed addresses may be unreachable from here. The leader's list is preferred, since a lagging
+    node may list a removed member.
     """
     lists, of_leaders = list[tuple[str, int]](), list[tuple[str, int]]()
     for each in found:
@@ -85,7 +85,7 @@ def member_places(
 
 
 def _places(addresses: Iterable[object]) -> list[tuple[str, int]]:
-    """Parse addresses, leaving out malformed ones."""
+    """Parse addresses, leaving out malformed ones; return at most 16."""
     found = []
     for each in addresses:
         with suppress(Misuse):
@@ -96,7 +96,8 @@ def _places(addresses: Iterable[object]) -> list[tuple[str, int]]:
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
     """Ask the nodes at these addresses at the same time; return the results in the same order.
 
-    Each question has a daemon thread, so that ctrl-C does not wait for nodes that do not answer.
+    Each question runs in a daemon thread, so that ctrl-C does not wait for nodes that do not
+    answer.
     """
     found: dict[tuple[str, int], NodeAnswer] = {}
 

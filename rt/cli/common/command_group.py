@@ -6,13 +6,15 @@ from typing import Final
 import click
 
 _LINE: Final = 200  # characters for a subcommand's help line: enough for a whole first sentence
-# Least `difflib` ratio of a suggestion: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`,
-# `plan` 0.5 to `pull`.
+# `difflib` ratios. A name is similar enough to be suggested from _CLOSE_ENOUGH on; below _CLOSE, a
+# command in a group below is suggested instead if it has exactly the mistyped name. `stauts` has
+# 0.83 to `status`, `producer` 0.6 to `node`, `plan` 0.5 to `pull`.
 _CLOSE: Final = 0.7
 _CLOSE_ENOUGH: Final = 0.62
 _VERSION: Final = "--version"  # the option of the program, known in every group
-# What other programs call our commands: the first that the group has is meant, or else that the
-# program has. A word with a group before it is for that group alone.
+# Names that other programs use for our commands. Of several commands, the first that the group has
+# is suggested, otherwise the first that the program has. A name such as `cluster info` applies only
+# in the group `cluster`.
 OTHER_WORDS: Final = {
     **dict.fromkeys(
         ["cat", "consume", "fetch", "get", "listen", "poll", "read", "receive", "recv", "sub",
@@ -87,7 +89,7 @@ class CommandGroup(click.Group):
         return f"; did you mean {' or '.join(near)}?"
 
     def _translated(self, ctx: click.Context, name: str, names: list[str]) -> str:
-        """Return the command line that a word of another program means; "" if it means none."""
+        """Return our command line for a name that another program uses; "" if there is none."""
         root = ctx.find_root()
         words = OTHER_WORDS.get(f"{ctx.info_name} {name}") or OTHER_WORDS.get(name, "")
         if words == _VERSION:
@@ -100,7 +102,7 @@ class CommandGroup(click.Group):
         return ""
 
     def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
-        """Return the subcommands of this name in other groups, each with its group."""
+        """Return the subcommands of this name in the groups below, each with the group's name."""
         groups = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
         return [
             f"{path} {name}"

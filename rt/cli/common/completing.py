@@ -67,7 +67,7 @@ def _cursors(settings: dict[str, Any]) -> Iterable[str]:
     return read_cursors(settings["root"], settings["stream"])
 
 
-# by the root directory, and the stream, that the command would use
+# from the root directory and, except for streams, the stream that the command would use
 complete_stream: Final = _local(lambda settings: _directories(settings["root"]))
 complete_session: Final = _local(_sessions)
 complete_group: Final = _local(_groups)
@@ -90,7 +90,7 @@ def _listed(context: click.Context) -> Iterable[str]:
     return [each.stream for each in settings.each_stream if each.stream != settings.stream]
 
 
-# by the configuration file that the command would use: a client's, or a node's
+# from the configuration file that the command would use: a client's, or a node's
 complete_node: Final = _offering(_nodes)
 complete_listed_stream: Final = _offering(_listed)
 
@@ -100,7 +100,8 @@ def complete_asked(field: str, *, file: str = "") -> Complete:
 
     Args:
         field: The field of a status answer: sessions, cursors, groups or members.
-        file: The parameter with the client's configuration, if the command has more than one.
+        file: The parameter with the client's configuration file, for a command that takes several
+            files; "" for a command with the usual settings.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

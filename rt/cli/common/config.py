@@ -65,7 +65,12 @@ def explain_config(
 
 
 def explained(program: click.Context, command: str, config_path: str | None) -> Mapping[str, Given]:
-    """Return the settings that a command would run with; raises as `rt.config.settings.load`."""
+    """Return the settings that a command would run with.
+
+    Raises:
+        click.UsageError: There is no such command, or it has no settings, or one is wrong.
+        OSError: The configuration file cannot be read.
+    """
     found = _command(program, command)
     return _given(found, command, [] if config_path is None else ["--config", config_path])
 
@@ -106,7 +111,7 @@ def _command(context: click.Context, name: str) -> click.Command:
 
 
 def _given(command: click.Command, name: str, arguments: list[str]) -> dict[str, Given]:
-    """Parse arguments as the command would, and return the resulting settings."""
+    """Parse arguments as the command would; return the settings, or raise `UsageError`."""
     source = settings_source(command)
     if source is None:
         return {}

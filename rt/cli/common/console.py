@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 
 
 def show_outcome(value: Any, words: str, *, as_json: bool) -> None:
-    """Print an outcome: as JSON for a script, or a sentence for a person."""
+    """Print an outcome: as JSON for a script, or as a sentence for a person."""
     if as_json:
         print_json(value)
     else:
@@ -42,9 +42,9 @@ def show_outcome(value: Any, words: str, *, as_json: bool) -> None:
 
 
 def teller(*, as_json: bool) -> Callable[..., None]:
-    """Return the function that prints a sentence of an answer.
+    """Return the function with which a command prints the sentences of its answer.
 
-    All of an answer is on stdout; with `--json` only the JSON is, and sentences are on stderr.
+    They go to stdout or, with `--json`, to stderr, so that stdout has only the JSON.
     """
     return note if as_json else say
 

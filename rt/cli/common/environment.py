@@ -9,7 +9,7 @@ import click
 
 from rt.errors import Misuse
 
-# The variables of our commands, so that checking usually imports only the command that runs.
+# The variables that our commands read, listed so that the check rarely has to import them all.
 KNOWN: Final = frozenset((
     "RT_ADDRESS_HANDSHAKES", "RT_CERTS", "RT_CLUSTER_ID", "RT_COMPRESSION", "RT_CONFIG",
     "RT_CONNECTIONS", "RT_CONSENSUS", "RT_ELECTION_S", "RT_FILE_AGE_S", "RT_FILE_BYTES", "RT_FLUSH",

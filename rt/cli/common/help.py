@@ -45,9 +45,9 @@ def fold_help(command: click.Command) -> None:
 
 
 def add_full_help(command: click.Command) -> None:
-    """Give a command that hides options, and its subcommands that do, the option --help-all.
+    """Add the option --help-all to a command and its subcommands, to each that hides options.
 
-    Options without a help text of their own, such as --debug, are those that `rt --help` lists.
+    Hidden options without a help text, such as --debug, do not count: `rt --help` lists them.
     """
     if any(each.name == _FULL for each in command.params):
         return

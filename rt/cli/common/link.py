@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("rt.cli")
 LINK_LISTED: Final = ("stream", "nodes", "certs", "identity")
 SERVICE_LISTED: Final = ("root", *LINK_LISTED, "http")  # of `ServiceSettings`
-_KNOWN: Final = "rt.known-nodes"  # key under which a command keeps them
+_KNOWN: Final = "rt.known-nodes"  # key under which a command keeps its `KnownNodes`
 REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
 FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter
 # how long to wait for connections to close when none was made: a dial may hang for seconds
@@ -62,11 +62,11 @@ class ServiceSettings(ConnectionSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Asking(ConnectionSettings):
-    """Settings of a command that asks nodes, and tells them which log continues a log that ended.
+    """Settings of a command that asks nodes, and tells them if another log continues theirs.
 
     Attributes:
-        successions: the statements of which log continues another, as earlier commands and clients
-            have recorded them; None if there is no place to record them.
+        successions: the statements, recorded by earlier commands and clients, of which log
+            continues another; None if there is no place to record them.
     """
 
     successions: Successions | None = None
@@ -82,14 +82,14 @@ def link_options(
 ) -> Callable[[Command], Callable[..., Any]]:
     """Return a decorator that adds the options with which a command reaches the nodes.
 
-    It is for commands that only ask nodes, and do not read a stream's files.
+    Use it for commands that only ask nodes, and do not read a stream's files.
 
     Args:
         table: the command's table in the configuration file.
         json: what the command's option `--json` prints; "" for no such option.
         listed: the settings that the command's help lists.
-        follows: whether the command asks the cluster that continues the log, if one is known to,
-            instead of the configured one.
+        follows: whether the command asks the cluster that continues the log, if one is known,
+            instead of the configured cluster.
     """
 
     def decorate(command: Command) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def link_options(
 def known_nodes(settings: ConnectionSettings) -> KnownNodes:
     """Return the nodes known from the settings and from earlier commands.
 
-    Known nodes are recorded beside the command's configuration file; without one, beside the
+    They are recorded beside the command's configuration file or, if there is none, beside the
     stream's data.
     """
     return settings.known_nodes(config_path())
@@ -150,7 +150,7 @@ def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any
 
 
 def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option `--timeout` of a command that ends by itself with the flag `goes_with`."""
+    """Return the option `--timeout` for a command that ends by itself if `goes_with` is given."""
     return click.option(
         "--timeout", "timeout_s", type=Duration(),
         help=f"With {goes_with}: give up after this long, with exit code 1.",
@@ -172,7 +172,7 @@ def attended(
         signals: SIGHUP reloads certificates and nodes; other changed settings need a restart.
         watch: Checks the client regularly; it is started and stopped here.
         site_of: Makes the site that is served over HTTP.
-        known: The known nodes; a reload puts the nodes of the settings there.
+        known: The known nodes; a reload updates them with the nodes of the settings.
         follow: Called after a reload has changed `known`.
 
     Yields:
@@ -212,7 +212,7 @@ def reload(
 
     Args:
         load: Loads the settings; if it fails, the old ones stay in use.
-        web: The HTTP server, whose certificate is loaded again; None without one.
+        web: The HTTP server, whose certificate is loaded again; None if there is none.
         apply: Applies the settings; returns the names of those that need a restart.
         what: The beginning of the sentence for the log, such as "certificates were".
     """
@@ -268,7 +268,7 @@ def wait_until(
 
     Args:
         signals: Any of them ends the wait.
-        done: Asked at every poll.
+        done: Called at each poll; returns whether the wait is over.
         timeout_s: How long to wait; None waits without limit.
         ends: Whether the command ends by itself; if so, `done` is polled more often.
         turn: Called at each poll.
@@ -282,7 +282,7 @@ def wait_until(
 
 @contextmanager
 def interrupting(signals: StopSignals) -> Iterator[None]:
-    """Raise `KeyboardInterrupt` in place of a `click.ClickException` of the block after ctrl-C.
+    """After ctrl-C, raise `KeyboardInterrupt` in place of the block's `click.ClickException`.
 
     The program then exits as interrupted. The error's message is not shown, since the command has
     already reported what it left undone.

@@ -60,7 +60,7 @@ def use_format(form: str) -> None:
 
 
 def format_option() -> click.Option:
-    """Return the option `--log-format`, which sets the format of the log if it is given."""
+    """Return the option `--log-format`; if a user gives it, it sets the format of the log."""
     return click.Option(
         ["--log-format"], type=click.Choice([TEXT, JSON]), envvar="RT_LOG_FORMAT",
         expose_value=False, callback=_take_format,

@@ -14,8 +14,8 @@ from rt.config.settings import SettingsType, load, option_name, settings_of, var
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
-_LOADS: Final = "rt.loads"  # key under which a command keeps how its settings are loaded
-_CONFIG: Final = "rt.config"  # key of the path of its file
+_LOADS: Final = "rt.loads"  # key under which a command keeps the function that loads its settings
+_CONFIG: Final = "rt.config"  # key of the path of its configuration file
 _COMPLETED: Final = {
     "stream": complete_stream, "session": complete_session, "group": complete_group,
 }  # fmt: skip
@@ -28,10 +28,10 @@ def click_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command `--config` and an option for each field of `cls`.
 
-    The command gets the loaded settings as `settings`, beside its other parameters. Options are
-    read as text and converted by `rt.config.settings.load`, as environment variables are, so that
-    all sources have the same syntax and the same error messages. The help of an option is the
-    field's metadata `help`.
+    The command gets the loaded settings as the argument `settings`, in addition to its others.
+    Options are read as text and converted by `rt.config.settings.load`, as environment variables
+    are, so that all sources have the same syntax and the same error messages. The help of an option
+    is the field's metadata `help`.
 
     Args:
         cls: The frozen dataclass.
@@ -64,7 +64,7 @@ def reloaded(cls: type[SettingsType]) -> SettingsType:
     """Load the running command's settings again from the same sources.
 
     Raises:
-        Misuse: A setting is wrong, as for `rt.config.settings.load`.
+        Misuse: A setting is wrong, or the command's settings are not of class `cls`.
         OSError: The configuration file cannot be read.
     """
     settings = click.get_current_context().meta[_LOADS]()

@@ -12,7 +12,7 @@ _LOOK_S: Final = 0.25
 
 
 class WaitNotes:
-    """While open, reports on stderr the nodes whose answers this process has long waited for.
+    """While open, reports on stderr which nodes this process has waited for longer than `long_s`.
 
     It is for short commands. A long-running program asks nodes all the time, and has reports of its
     own for nodes that it cannot reach.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pause_s(settings: HttpSettings) -> float:
-    """Return the seconds between two samples of a program's state; fewer if a page shows them."""
+    """Return the seconds between two samples of a program's state: fewer if a page shows them."""
     return LIVE_S if settings.http else QUIET_S
 
 
