@@ -1,5 +1,5 @@
-"""The commands that move messages: publish, push, pull, subscribe.
+"""The commands that move messages: publish, push, pull, bridge, gateway, subscribe and query.
 
-Imports `common` and `process`; imported by `rt.cli.program`, by name,
-`manage`, `cluster` and the demo.
+Imports `common` and `process`. `manage`, `cluster` and the demo import it; `rt.cli.program` imports
+it by name.
 """

@@ -93,8 +93,8 @@ def bridge(
     sites: run a bridge in each direction between every two sites. A bridge does not forward what
     another bridge has brought, so messages do not circle; for sites in a line, use --chain.
 
-    A message keeps its key, time and headers. The header rt-origin is added, with the original
-    stream, session, sequence number and time, and rt-path, with the logs that it has passed.
+    A message keeps its key, time and headers. Two headers are added: rt-origin, with the original
+    stream, session, sequence number and time, and rt-path, with the logs that the message passed.
 
     A bridge can be killed at any moment: the log of its session shows where to resume. rt status
     shows its progress: in the source as a reader, and in the target as a session. --http serves
@@ -207,9 +207,9 @@ def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:
 
 
 def _log_of(config: str) -> str:
-    """Return the id of the log of the cluster that `config` names; "" if its nodes do not say it.
+    """Return the log id of the cluster in the file `config`; "" if the nodes do not report it.
 
-    Raises the errors of `ConnectionSettings.ask`.
+    Raises the errors of `ConnectionSettings.ask_latest`, and `PeerError` if the id is malformed.
     """
     settings = load(ConnectionSettings, config, "pull")
     with reading_answers():

@@ -16,7 +16,7 @@ from rt.text import counted
 _POLL_S: Final = 0.005
 _SAY_FIRST_S: Final = 1.0
 _SAY_S: Final = 60.0
-_PIECES: Final = 8  # as many as a flight limit is granted in
+_PIECES: Final = 8  # a flight limit is granted in this many pieces
 
 
 class FlightRoom:
@@ -29,7 +29,7 @@ class FlightRoom:
     def __init__(
         self, publisher: Publisher, directory: str, messages: int, stop: StopSignals
     ) -> None:
-        """Limit a publisher's messages that are not merged, from now on.
+        """Limit from now on how many of a publisher's messages are published and not merged yet.
 
         Args:
             publisher: the session's publisher.

@@ -45,7 +45,8 @@ def gateway(settings: ServedSettings, *, timeout_s: float, as_json: bool) -> Non
     live=long-poll or live=sse, GET also waits for new ones.
 
     The gateway keeps a copy of the merged log, and publishes in its own sessions: http-ID, or
-    http-ID-NAME for a client with a certificate or token. ID is the gateway's own, made once.
+    http-ID-NAME for a client with a certificate or token. Each gateway makes an ID once and keeps
+    it.
 
     \b
     rt gateway --root edge --stream flights --nodes n1:7420 --identity web

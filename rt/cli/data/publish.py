@@ -88,7 +88,7 @@ class WritingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
-    """The settings of `rt publish`; each is a key of a file, a variable and an option."""
+    """The settings of `rt publish`; each can be set in a file, by a variable or by an option."""
 
     session: str = field(metadata={"help": "Name of the session, unique in the stream."})
     root: str = field(
@@ -126,7 +126,7 @@ class PublishSettings:
         Level.parse(self.flush)
 
 
-# the others are for sessions that nothing ships, and for the layout of files and frames
+# the unlisted ones are for sessions that nothing ships, and for the layout of files and frames
 _LISTED: Final = (
     "session", "root", "stream", "group", "flush", "flush_timeout_s", "flight", "fsync",
     "compression",

@@ -80,7 +80,7 @@ class PullSettings(link.ServiceSettings):
 
     @property
     def near(self) -> list[tuple[str, int]]:
-        """The addresses of this site's mirrors, which are tried before the nodes."""
+        """The addresses of this site's mirrors to try before the nodes: those listed before us."""
         names = list(self._members)
         before = names[: names.index(self.identity)] if self.site else ()
         return [self._members[each] for each in before]
@@ -122,7 +122,7 @@ def pull(
 ) -> None:  # fmt: skip
     """Keep a copy of a stream's merged log, from any of its nodes.
 
-    It also rereads the whole copy once a day, and fetches files again that the disk has damaged.
+    It also rereads the whole copy once a day, and fetches again the files that the disk damaged.
 
     Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP reloads
     certificates and nodes, and warns of settings that need a restart; a pull in a
@@ -178,8 +178,11 @@ def pull(
 
 
 def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> StateCarrier:
-    """Return what keeps the cluster's state beside the copy, by asking the known nodes for it."""
-    # of its own, as ALPN names what a context is used for
+    """Return the carrier of the cluster's state.
+
+    It asks the known nodes for the state, and keeps it beside the copy.
+    """
+    # contexts of its own, since ALPN names what a context is used for
     contexts = settings.contexts(*_SERVING, successions=known.successions)
 
     def ask(request: Fields) -> Fields:
@@ -229,10 +232,10 @@ def _watched(
     *,
     once: bool,
 ) -> Scrubber | None:
-    """Set what a puller does if another log continues its own; return the scrubber of its copy.
+    """Tell a puller what to do if another log continues its own; return its copy's scrubber.
 
-    The scrubber rereads the copy to find damage; with `once` there is none. A mirror, which serves
-    the copy, is connected with the puller and the scrubber.
+    The scrubber rereads the copy to find damage; with `once` there is no scrubber. If there is a
+    mirror, which serves the copy, it is connected with the puller and the scrubber.
     """
     client.on_succession(
         partial(rejoin_running, settings.root, settings.stream),
@@ -271,7 +274,7 @@ def _site(
 
 
 def _mirror(settings: link.ServiceSettings, serve: str) -> Mirror:
-    """Return a server of the copy at the address `serve`, with the puller's certificate."""
+    """Return a mirror: it serves the copy at address `serve`, with the puller's certificate."""
     files = certificate_files(settings.certs, settings.identity)
     return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
@@ -286,7 +289,7 @@ def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
 
 
 def _lacks(settings: link.ServiceSettings) -> str:
-    """Return a sentence about what a copy lacks at its beginning; "" if it begins as asked for."""
+    """Return a sentence about what a copy lacks at its beginning; "" if it begins as requested."""
     with closing(LogDirectory(merged_directory(settings.root, settings.stream))) as log:
         log.refresh()
         if begins_as_wanted(log.manifest):
@@ -301,7 +304,8 @@ def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Ca
 
     Args:
         client: the puller; if it has ended, the pull is over.
-        asked: waits for everything that was merged when the command began; None without --once.
+        asked: waits for everything that was merged when the command began; None without --once, or
+            with --unconfirmed.
         unconfirmed: whether all that one node has is enough.
     """
     if unconfirmed:
@@ -328,8 +332,8 @@ def report(
     Args:
         status: The copy's status when it ended.
         lacks: What is missing at the beginning; "" if nothing.
-        left: What is missing of the messages that were merged when the command began; "" if
-            nothing, or without --once.
+        left: Why messages are missing that were merged before the command began; "" if none are, or
+            without --once.
         once: Whether --once was given.
         as_json: Whether to print JSON.
         unconfirmed: Whether the end was taken from a single node.

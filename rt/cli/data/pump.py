@@ -40,7 +40,7 @@ class LinePump:
             form: How to parse lines.
             message_bytes_max: The size of the largest message that is accepted.
             root: The directory to name in a disk error.
-            stop: The signals that end it.
+            stop: The signals that end the pump.
             progress: Shows how much has been published.
             pace: How fast to publish; None for as fast as possible.
             headers: Headers added to each message.
@@ -105,7 +105,13 @@ class LinePump:
         return confirmed
 
     def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:
-        """Wait for a level, 0.25 s at most, so that a signal is noticed; then return `before`."""
+        """Wait up to 0.25 s for a level; return `before` if it is not reached by then.
+
+        The wait is short, so that a signal is noticed.
+
+        Raises:
+            FlushTimeout: The level was not reached, and no time is left.
+        """
         try:
             return self._publisher.flush(wanted, max(0.0, min(left_s, _FLUSH_STEP_S)))
         except FlushTimeout:
@@ -135,7 +141,7 @@ class LinePump:
             )
 
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
-        """Publish lines of file `name`, which follow `before` others; `Misuse` for a bad line."""
+        """Publish lines of file `name` after its first `before` lines; `Misuse` for a bad line."""
         records = read_records(lines, self._form, self._message_bytes_max - self._beside)
         if not self._pieces:
             self._send(records, name)

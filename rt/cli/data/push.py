@@ -128,8 +128,8 @@ def _site(
 def _is_over(client: PushClient, left: list[str]) -> bool:
     """Return whether a drain is over; set `left` to the sessions that it gives up.
 
-    These sessions are refused, or wait for an operator. The result is from the same moment as
-    `left`, since a session that is offered again is not refused for a while.
+    These sessions are refused, or wait for an operator. Use `left` instead of asking the client
+    again: while a session is being offered again, it does not count as refused.
     """
     refused, blocked = client.refused(), client.blocked()
     left[:] = [*refused, *blocked]

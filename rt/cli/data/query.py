@@ -124,7 +124,7 @@ def _demand_one(database: Any, sql: str) -> None:
 
 
 def _needed(database: Any, sql: str, names: list[str]) -> set[str]:
-    """Return the columns of `names` that DuckDB reads for a query; all if its plan names none."""
+    """Return the columns of `names` that DuckDB reads for a query; all if the plan names none."""
     found: set[str] = set()
     left = json.loads(database.execute(f"explain (format json) {sql}").fetchall()[0][1])
     while left:
@@ -180,7 +180,7 @@ def _to_parquet(reader: Any, path: str) -> int:
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - optional
 
     directory, name = os.path.split(path)
-    # which a query that was killed leaves behind; no user has a file of this name
+    # a killed query leaves this draft; its name is unlike any that users choose
     count, draft = 0, os.path.join(directory, f".{name}.rt-part")
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)

@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("rt.subscribe")
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """Settings that name the stream to read; each is a key of a file, a variable and an option."""
+    """The stream to read; each setting can be set in a file, by a variable or by an option."""
 
     root: str = field(default="rt-data", metadata={"help": "Directory that holds streams."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
@@ -123,11 +123,11 @@ def subscribe(
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
     rt subscribe --stream flights --cursor etl --no-follow
 
-    A TERM of --where is session=NAME, key=KEY, header.NAME=VALUE or .FIELD=VALUE. NAME of a session
-    may be a glob; KEY, and VALUE of a header, may be a prefix that ends with *. FIELD is a field of
-    a JSON payload, such as .delay or, inside another field, .flight.number. Each kind of term also
-    takes != for =, and a field takes <, <=, > and >=. A message without the field or header does
-    not match.
+    A TERM of --where is session=NAME, key=KEY, header.NAME=VALUE or .FIELD=VALUE. A session's NAME
+    may be a glob. KEY, and the VALUE of a header, may be a prefix that ends with *. FIELD is a
+    field of a JSON payload, such as .delay or, inside another field, .flight.number. Each kind of
+    term also takes != for =, and a field takes <, <=, > and >=. A message without the field or
+    header does not match.
 
     The exit code is 1 if --timeout ends before --count messages have come, at a gap unless --on-gap
     allows it, and at a frame that cannot be decoded unless --on-poison allows it. With --no-follow,
@@ -170,7 +170,7 @@ def subscribe(
 
 @contextmanager
 def _taken(name: str | None, settings: ReadSettings, share: str) -> Iterator[LocalCursor | None]:
-    """Hold the named cursor until the block ends; None without a name."""
+    """Hold the named cursor until the block ends; yield None if there is no name."""
     if name is None:
         yield None
         return
@@ -205,7 +205,7 @@ class _MessageWriter:
     def acknowledge(self, position: Position) -> None:
         """Move the cursor to `position`, if there is a cursor and a message was written.
 
-        Before the first message the cursor stays, since the wanted session may be misspelt.
+        Until a message is written, the cursor stays: the wanted session's name may be mistyped.
         """
         if self._cursor is not None and self.has_written:
             self._cursor.ack(position)
@@ -271,7 +271,7 @@ def _meet(event: Event, no_match: list[NoMatch]) -> None:
 
 
 def _demand_log(directory: str, *, follow: bool) -> None:
-    """Check that the log exists: if not, raise `Misuse`, or with `follow` note that it waits."""
+    """Raise `Misuse` if the log does not exist; with `follow`, only note that it is awaited."""
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:
@@ -280,7 +280,7 @@ def _demand_log(directory: str, *, follow: bool) -> None:
 
 
 def _demand_match(found: Sequence[NoMatch], *, is_whole: bool) -> None:
-    """Raise `Misuse` if the whole log was read and no session has one of the wanted names."""
+    """Raise `Misuse` if the whole log was read and lacks a session named without a glob."""
     names = [each for event in found for each in event.sessions if "*" not in each]
     if names and is_whole:
         raise Misuse(f"nothing was read, since no session matches {names[0]}")
