@@ -1,4 +1,4 @@
 """The commands that work on a log directory on this machine.
 
-Imports `common` and `process`; imported by `rt.cli.program` only, by name.
+Imports `common` and `process`. Only `rt.cli.program` imports it, by name.
 """

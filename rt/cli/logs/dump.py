@@ -79,7 +79,7 @@ def _frames(
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
-    """Return the log that is, or contains, `path`, and the paths of the files to show."""
+    """Return the log at `path`, or the one of the file `path`, and the paths of files to show."""
     if not os.path.lexists(path):
         raise no_log(path)
     if not os.path.isdir(path):

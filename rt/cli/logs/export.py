@@ -259,7 +259,7 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
 
 
 def _follow(follower: "TableFollower", table: str, web: HttpSettings, *, as_json: bool) -> None:
-    """Keep a table up to date with its log until a signal; commit a write that has begun first."""
+    """Keep a table up to date with its log until a signal; then commit a write that has begun."""
     if as_json:
         raise click.UsageError("--json is for one run; with --follow, ask rt export status")
     manager = ServiceManager()

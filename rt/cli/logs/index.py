@@ -42,7 +42,8 @@ def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
     rt index rebuild rt-data/flights/out
     rt index rebuild rt-data/flights/out --active
 
-    Each index is replaced in one step: if the command is killed, the old or the new index is there.
+    Each index is replaced atomically: if the command is killed, either the old or the new one is
+    there.
     """  # noqa: D301 - click reads the backspace character
     log = open_log(directory)
     files = _files(log, active=active)

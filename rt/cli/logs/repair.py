@@ -32,7 +32,7 @@ _ACTIVE_OF_NODE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RepairSettings:
-    """The nodes that a damaged copy is fetched from."""
+    """The nodes from which intact files are fetched to repair a damaged copy."""
 
     nodes: tuple[str, ...] = field(
         default=(f"localhost:{PORT}",),
@@ -54,9 +54,9 @@ class RepairSettings:
 def repair_log(
     report: LogReport, settings: RepairSettings, say: Callable[[str], None]
 ) -> list[str]:
-    """Repair a copy of a merged log: replace damaged rolled files with copies of a node.
+    """Repair a copy of a merged log: replace damaged rolled files with a node's copies.
 
-    Also rebuilds bad indexes, and sets a damaged last file aside, for rt pull to copy it again.
+    Also rebuilds bad indexes, and sets a damaged active file aside, for rt pull to copy it again.
 
     Args:
         report: What was found in the log.
@@ -138,7 +138,7 @@ def _is_nodes_own(directory: str) -> bool:
 
 
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
-    """Repair what needs no node: rebuild a bad index, or set aside a damaged file that is active.
+    """Repair without a node: rebuild a bad index, or set aside the damaged active file of a copy.
 
     Messages of a file that is set aside are missing until rt pull copies them again.
 

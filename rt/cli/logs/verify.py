@@ -42,9 +42,9 @@ def verify(
     rt verify copy/flights/out --repair --nodes n1:7420 --nodes n2:7420 --identity spark
 
     Checks the checksums and position of every frame, the manifest, the indexes, that sequence
-    numbers are consecutive, and the running digest of a merged log. Compares copies of one log
-    byte for byte, as far as both reach. Prints what to do about each kind of finding. A torn end,
-    which a crash leaves, and a missing index are not errors; any other finding is exit code 1.
+    numbers are consecutive, and the running digest of a merged log. Compares copies of one log byte
+    for byte, as far as both reach. Prints what to do about each kind of finding. A torn end, which
+    a crash leaves, and a missing index are not errors; any other finding makes the exit code 1.
 
     With --repair, each damaged rolled file of a merged log is fetched from a node, checked against
     the manifest, and put in place of the damaged one, which is kept as quarantine.*. A file that
@@ -74,7 +74,7 @@ def verify(
 
 
 def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
-    """Return the pairs to compare: each log with the first given log that it is a copy of."""
+    """Return the pairs to compare: each log with the first one before it that is its copy."""
     found = []
     for place, log in enumerate(logs):
         first = next((each for each in logs[:place] if are_copies(each, log)), None)
