@@ -1,4 +1,4 @@
 """The commands that show the state of a cluster, a machine or a message.
 
-Imports `common`; imported by `rt.cli.program` only, by name.
+Imports `common`. Only `rt.cli.program` imports it, by name.
 """

@@ -32,11 +32,11 @@ from rt.text import counted, json_text, printable
 from rt.version import __version__
 
 _APART_S: Final = 2.0  # time between the two status answers, so that progress shows
-_LINES: Final = 10_000  # log lines kept, from its end
-_FILES: Final = 5_000  # manifest lines kept, from its end
+_LINES: Final = 10_000  # lines kept of a log, the last ones
+_FILES: Final = 5_000  # lines kept of the manifest's history, the last ones
 _LINE_CHARS: Final = 2_000
-_LOG_BYTES: Final = 32 << 20  # bytes of a log that are read, from its end
-# A command may contain a password; a path may not, so paths of keys are shown.
+_LOG_BYTES: Final = 32 << 20  # bytes read of a log, the last ones
+# A command may contain a password. A path does not, so the paths of keys are shown.
 _SECRET: Final = frozenset({"on_role"})
 _ENVIRONMENT: Final = re.compile("RT_[A-Z0-9_]+")
 _PEM: Final = re.compile("-----(BEGIN|END) ([A-Z ]+)-----")
@@ -62,7 +62,7 @@ def bundle(
     context: click.Context, *, settings: ConnectionSettings, node_file: str | None,
     logs: tuple[str, ...], out: str | None,
 ) -> None:  # fmt: skip
-    """Collect what a support request needs in one file, without payloads, keys or secrets.
+    """Collect in one file what a support request needs, without payloads, keys or secrets.
 
     The file has the settings of every command, with their sources; the nodes' status, twice; what
     rt doctor finds; the history of the merged log's files; names and expiry of certificates;
@@ -99,7 +99,7 @@ def log_end(path: str, *, lines_max: int = _LINES, bytes_max: int = _LOG_BYTES) 
     Args:
         path: The log's file.
         lines_max: How many lines to keep.
-        bytes_max: How much to read, from its end.
+        bytes_max: How many bytes to read, at the end of the file.
 
     Raises:
         Misuse: The file is not text; it may be a log of messages, whose payloads must not be sent.
@@ -141,7 +141,8 @@ def _shortened(line: str) -> str:
 def _after(marks: list[tuple[str, str]], block: str) -> str:
     """Return the kind of the PEM block that is open after a line with these marks; "" if none.
 
-    `block` is the kind that was open before. A mark is BEGIN or END, with the kind that it names.
+    `block` is the kind that was open before the line. A mark is BEGIN or END, with the kind that it
+    names.
     """
     for what, name in marks:
         block = name if what == "BEGIN" else ""

@@ -42,9 +42,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The thresholds of a figure: at or above one, a value is a warning, or critical.
+    """The warning and critical thresholds of a figure.
 
-    If `is_low_bad`, a value is a warning, or critical, at or below a threshold.
+    A value reaches a threshold at or above it; with `is_low_bad`, at or below it.
 
     >>> Threshold("lag", "s", 30, 300).severity(31).name
     'WARNING'
@@ -79,7 +79,10 @@ class Threshold:
 
 
 class PluginCommand(click.Command):
-    """A command that exits as UNKNOWN on any failure; click's code 2 would mean CRITICAL."""
+    """A command that exits as UNKNOWN if it fails; click's code 2 would mean CRITICAL.
+
+    An internal error still exits with its own code.
+    """
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the command line."""
@@ -99,7 +102,7 @@ class PluginCommand(click.Command):
 
 
 def unknown(error: BaseException) -> click.exceptions.Exit:
-    """Print that the stream's status is unknown, and why; return the exception that exits so."""
+    """Print why the stream's status is unknown; return the exception that exits as UNKNOWN."""
     click.echo(f"RT UNKNOWN: {printable(sentence(error))}")
     return click.exceptions.Exit(Severity.UNKNOWN)
 
@@ -169,7 +172,8 @@ def judged(
     Args:
         asked: The nodes' answers.
         thresholds: The thresholds of `thresholds_of`.
-        may_stop: The node that the user wants to stop; "" for none. CRITICAL if it must not be.
+        may_stop: The node that the user wants to stop; "" for none. If it must not be stopped, the
+            severity is CRITICAL.
     """
     report = report_of(list(asked))
     nodes = report.answering

@@ -77,7 +77,7 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
     """Return the nodes' answers, and a finding if they could not be asked.
 
-    They cannot if this program's certificate is unusable; a later check says what is wrong with it.
+    That happens if this program's certificate is unusable; a later check says what is wrong.
     """
     try:
         return ask_nodes(settings), []

@@ -27,7 +27,7 @@ def cluster_findings(
     """Yield the findings from nodes' answers.
 
     Args:
-        asked: The answers, by address.
+        asked: The result for each address that was asked.
         report: The same answers, checked.
         settings: The settings of this command, with the stream and the nodes that they name.
     """
@@ -148,7 +148,8 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
     """Compare each node's clock with this machine's.
 
-    The time that a question takes limits the comparison: a difference within it is not reported.
+    An answer may have been made at any time since the question was sent. So a difference of up to
+    half the time that the answer took cannot be told from delay, and is not reported.
     """
     worst = 0.0
     for each in answers:

@@ -28,13 +28,14 @@ _SYNCS: Final = 5
 _SYNC_BYTES: Final = 4096
 _SLOW_SYNC_S: Final = 0.1
 _DAYS_WARNING: Final = 7.0
-# File systems, by their names in `stat -f`, that lose data at a restart or sync over a network.
+# Types of file systems, as in /proc/self/mounts: those that lose data at a restart, and those that
+# sync over a network.
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph"})
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Check the certificate and key that a program here presents, and its role if any are given."""
+    """Check the certificate and key of a program here, and that it has one of `roles`, if given."""
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:
@@ -143,7 +144,7 @@ def disk(root: str) -> Iterator[Diagnosis]:
 
 
 def file_system(root: str, kind: str) -> Iterator[Diagnosis]:
-    """Check the type of a file system, as `stat -f` names it."""
+    """Check the type of a file system, as /proc/self/mounts names it."""
     if kind in _MEMORY:
         yield problem("disks", f"{root} is in memory ({kind}); a restart of the machine loses it",
                       "use a disk")  # fmt: skip

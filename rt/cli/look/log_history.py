@@ -75,10 +75,10 @@ def log_history(
     rt log-history rt-data/flights/out --archived --from-position 0.3.0 --to-position 0.9.0
     rt log-history --node localhost:7420 --identity subscriber
 
-    Needs no running process: it reads the manifest, which also lists archived files. A file's age
-    counts from when it was rolled; times are UTC. With --node, the first line gives the time of
-    the answer, and whether it has all that was merged by then, which a majority of nodes confirms;
-    with --json, that line is on standard error.
+    No other process needs to run: the command reads the manifest, which also lists archived files.
+    A file's age counts from when it was rolled; times are UTC. With --node, the first line gives
+    the time of the answer, and whether a majority of nodes has confirmed that the answer has all
+    that was merged by then; with --json, that line is on standard error.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
@@ -111,7 +111,7 @@ def _write_array(rows: list[Row], text: HistoryText) -> None:
     out.write(b"\n]\n" if rows else b"]\n")
 
 
-_Found = tuple[str, list[Row], Offloaded | None, str]  # the last says as of when
+_Found = tuple[str, list[Row], Offloaded | None, str]  # the last part says as of when
 
 
 def _of_directory(directory: str) -> _Found:

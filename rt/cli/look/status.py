@@ -76,7 +76,7 @@ def status(
 
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:
-    """Return a checked report of nodes' answers; a node whose answer is unreadable has an error."""
+    """Check nodes' answers, and return them as a report; an unreadable answer becomes an error."""
     reports, names = [], _names(asked)
     for each in asked:
         error = each.error
@@ -110,7 +110,7 @@ def _answer(asked: NodeAnswer) -> dict[str, object]:
 def _show(text: str, *, again: bool) -> None:
     """Print an escaped report; with `again`, print it over the previous one on a terminal."""
     if again and sys.stdout.isatty():
-        # home, each line to its end, and the rest of the screen: clearing it first would flicker
+        # overwrite from the top, clearing the rest of each line: clearing first would flicker
         text = "\x1b[H" + "\x1b[K\n".join(text.split("\n")) + "\x1b[K\n\x1b[J"
         click.echo(text, nl=False)
         return

@@ -129,8 +129,8 @@ class NodeReport:
         address: The address at which the node was asked.
         error: Why there is no answer; "" if there is one. With an error, all fields but `address`
             and `name` are empty.
-        name: The node's name; without an answer, the name that another node has for the address,
-            or "".
+        name: The node's name. Without an answer, the name that another node lists for the address;
+            "" if none does.
         stream: The stream that the node serves.
         members: The nodes of the cluster that vote.
         learners: The nodes that are being added, and do not vote yet.
@@ -171,7 +171,7 @@ class NodeReport:
 
     @property
     def is_learner(self) -> bool:
-        """Return whether the node does not vote, because it is new or has lost its state."""
+        """Return whether the node has no vote yet, because it is new or has lost its state."""
         return self.role == _LEARNER
 
 
@@ -264,7 +264,7 @@ class ClusterReport:
         return [node.name for node in self.answering if name and name in node.unreachable]
 
     def _only_on(self, forked: NodeReport) -> str:
-        """Return a sentence about what a forked node has merged, and no other node that answered.
+        """Return a sentence about what a forked node has merged that no unforked node has.
 
         A forked node is one whose merged log differs from the others'.
         """
@@ -345,7 +345,7 @@ def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
 
 
 def node_report(address: str, answer: Any) -> NodeReport:
-    """Check a node's answer.
+    """Check a node's answer, and return it as a report.
 
     Raises:
         PeerError: The answer is not a status.

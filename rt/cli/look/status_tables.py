@@ -13,7 +13,7 @@ from rt.cli.look.status_report import SessionReport as Session
 from rt.node.observe.problems import role_text
 from rt.text import listed
 
-TOP_SHOWN: Final = 20  # sessions or clients shown with --top, or on a terminal
+TOP_SHOWN: Final = 20  # sessions or clients shown with --top
 # Columns that a narrow terminal omits, in this order.
 _NODE_SPARE: Final = ("note", "digest", "term", "messages", "address")
 _NODE_HEADINGS: Final = (
@@ -29,7 +29,7 @@ _CLIENT_HEADINGS: Final = ("client", "does", "nodes", "lag", "waits", "connected
 
 
 class Top(StrEnum):
-    """The value by which sessions and clients are sorted, greatest first."""
+    """The value by which sessions are sorted, greatest first; clients are sorted by lag."""
 
     RATE = "rate"
     LAG = "lag"
@@ -45,7 +45,7 @@ class _Client:
 
 
 def status_text(report: ClusterReport, top: Top | None = None) -> str:
-    """Return the text that `rt status` prints: tables of nodes, clients and sessions; a summary.
+    """Return what `rt status` prints: tables of nodes, clients and sessions, and a summary.
 
     Args:
         report: The nodes' answers.

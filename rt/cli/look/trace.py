@@ -29,7 +29,7 @@ _AGE_S: Final = 1.1  # a node's status is at most this old: it is made once a se
 
 @dataclass(slots=True)
 class _Traced:
-    """What was found of one message.
+    """What was found about one message.
 
     Attributes:
         session: The session that published it.
@@ -146,7 +146,7 @@ def _find(directory: str, traced: _Traced, only: OwnPlace | None) -> MergedPlace
 
 
 def waits_for(traced: _Traced) -> str:
-    """Return the hop at which a message waits, and on what; "" if merged and in every copy."""
+    """Return at which hop a message waits, and on what; "" if it is merged and in every copy."""
     if traced.own is None:
         if traced.own_directory:
             end = ends_at(traced.own_directory)
@@ -169,7 +169,7 @@ def waits_for(traced: _Traced) -> str:
 
 
 def _unmerged(traced: _Traced, own: OwnPlace) -> str:
-    """Return where a message that is not merged waits, push or merge, and on what."""
+    """Return at which hop an unmerged message waits, push or merge, and on what."""
     report = traced.report
     if not report.answering:
         return "it is not known whether it is merged, since no node answers"
@@ -213,10 +213,11 @@ def _merge_reason(traced: _Traced) -> str:
 
 
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
-    """Return up to which positions each answering node holds and has merged the session, by name.
+    """Return how far each answering node holds the session, and has merged it, by the node's name.
 
-    A node that joined late holds no copy of a session that ended before. Since all merged logs are
-    equal, it has merged the session at least as far as any node whose merged log ends earlier.
+    A node that joined after a session ended has no copy of the session. Since all merged logs are
+    equal, the node has merged the session at least as far as each node whose merged log ends no
+    later than its own.
     """
     nodes, none = traced.report.answering, Position(0)
     rows = {
@@ -234,7 +235,7 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Return whether a merged log has the message; False if one has another in its place."""
+    """Return whether the message is merged; False if a merged log has another in its place."""
     own = traced.own
     if traced.another:
         return False
