@@ -28,7 +28,7 @@ _HEADINGS: Final = ("cursor", "position", "bytes behind", "stored", "reader")
 
 @click.group(cls=CommandGroup)
 def cursor() -> None:
-    """Show and change cursors, which are kept beside a copy of a stream, or by its nodes.
+    """Show and change cursors, which are kept beside a copy of a stream, or by the stream's nodes.
 
     A cursor is the name under which a program records how far it has read. The commands of rt
     cursor are for cursors beside a copy; rt cursor registered has the same commands for cursors

@@ -16,7 +16,7 @@ _CLAIM_FIELDS: Final = ("number", "first", "end", "deliveries")
 
 @click.group(cls=CommandGroup)
 def group() -> None:
-    """Show and change groups: programs that divide the messages of a stream among them.
+    """Show and change groups: programs that divide the messages of a stream among themselves.
 
     A group hands each message to one of its members (rt.connect(...).subscriber(group="etl")).
     Only the leader knows the members; without a leader, none are listed.

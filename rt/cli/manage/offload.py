@@ -85,9 +85,9 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
 
 
 def _demand_all(outcome: Outcome, directory: str) -> None:
-    """Raise `Misuse` if `directory` archived a file without copying it.
+    """Raise `Misuse` if `directory` archived a file before it was copied.
 
-    The nodes must then not be told that all files are copied: the nodes' may be the only ones.
+    The nodes must then not be told that all files are copied: they may hold the last ones.
     """
     if outcome.given_up:
         lost = first_few(outcome.given_up, 1)

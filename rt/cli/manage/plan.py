@@ -71,7 +71,7 @@ def _print(rows: list[Planned], rules: str) -> None:
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:
-    """Return what would happen to each file of a merged log by a policy, and the policy as text.
+    """Return what a policy would do to each file of a merged log, and the policy as text.
 
     Args:
         directory: The merged log, on this machine.

@@ -94,7 +94,7 @@ def set_policy(
 
 
 def _count(text: str | None) -> int | str | None:
-    """Return a number as an int, and any other text, such as `none`, as it is for `policy_of`."""
+    """Return a number as an int; leave other text, such as `none`, for `policy_of` to check."""
     return int(text) if text is not None and text.isdecimal() else text
 
 

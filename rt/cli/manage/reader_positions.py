@@ -30,13 +30,13 @@ to_option = click.option(
 class Kind:
     """A kind of reader whose positions the nodes keep, either groups or registered cursors."""
 
-    noun: str  # of the requests too: group or cursor
-    path: str  # of its commands: `rt group`
-    reset: str  # first sentence of the help of `reset`
-    forget: str  # and of `forget`
-    headings: Sequence[str]  # of the columns after the name, the position and the lag
-    cells: Callable[[Row], Sequence[object]]  # those columns
-    details: Callable[[Row], None] = lambda _: None  # prints what `show` says below the table
+    noun: str  # group or cursor; requests use it too
+    path: str  # the beginning of its commands, such as `rt group`
+    reset: str  # first sentence of the help of its command `reset`
+    forget: str  # first sentence of the help of its command `forget`
+    headings: Sequence[str]  # of further columns, after the name, the position and the lag
+    cells: Callable[[Row], Sequence[object]]  # returns a row's cells in these columns
+    details: Callable[[Row], None] = lambda _: None  # prints what `show` adds below the table
 
     @property
     def field(self) -> str:
@@ -48,7 +48,7 @@ class Kind:
 
         Args:
             settings: How to reach the nodes.
-            which: `name="etl"` for only the one of that name; nothing for all.
+            which: `name="etl"` asks for the one of that name; nothing asks for all.
         """
         answer = look(settings, {"do": self.field, **which})
         with reading_answers():

@@ -75,8 +75,8 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
     """Resume a session whose beginning was archived before it was merged.
 
-    A session is in that state if it was shipped to another cluster before, or if this cluster has
-    lost its state. The merged log lacks the archived messages; an event in it tells subscribers so.
+    This happens if the session was shipped to another cluster before, or if this cluster has lost
+    its state. The merged log lacks the archived messages; an event in it tells subscribers so.
     Without --at, the session continues with its first file that is not archived. Needs an
     operator's certificate.
 
@@ -93,7 +93,7 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Restart a session with another log, from sequence number 0.
 
     Use it if a publisher's directory was lost, or deleted and created again: the nodes refuse the
-    new log until then. The nodes remove their copies of the old log, even messages that are not
+    new log until you do. The nodes remove their copies of the old log, even messages that are not
     merged, and the old log can never be pushed under this name again. Merged messages stay, and an
     event in the merged log says that sequence numbers may repeat. Refused while the session is
     being pushed. Needs an operator's certificate.
@@ -138,9 +138,9 @@ def take(
     A session belongs to the identity that opened it, and no other identity may push it. An operator
     may take it from an owner that is gone. A publisher to which the session is granted may take it
     for itself, once the session has been closed for the time that rt session policy shows. Without
-    --new-log, the new owner continues the old owner's log, in a directory that was moved to it;
-    with --new-log, the old log ends, as by rt session reset. No session is taken from an owner that
-    is connected.
+    --new-log, the new owner continues the old owner's log, whose directory has to be moved to the
+    new owner; with --new-log, the old log ends, as by rt session reset. No session is taken from an
+    owner that is connected.
 
     \b
     rt session take jfk --new-log --nodes a:7420 --identity bob
@@ -210,8 +210,8 @@ def quota(
 
     Without PUBLISHER, sets the default for all publishers. With PUBLISHER, sets that publisher's
     own limits; the value default removes such a limit. Each node enforces the lower of the quota
-    and its settings identity_bytes_s and identity_sessions, as soon as the nodes have agreed on the
-    change: it slows down a publisher that is too fast, and refuses a session beyond the limit.
+    and its own settings identity_bytes_s and identity_sessions, as soon as the nodes have agreed on
+    the change: it slows down a publisher that is too fast, and refuses a session beyond the limit.
 
     \b
     rt session quota --config flights/clients.toml
