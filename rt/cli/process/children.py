@@ -91,7 +91,7 @@ class Child:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def kill(self) -> None:
-        """Kill the process without a chance to tidy up, as in a power cut, and wait for its end."""
+        """Kill the process, which cannot clean up, as in a power cut; wait for its end."""
         self._process.kill()
         self._process.wait()
 
@@ -148,7 +148,7 @@ class Children:
         child.stop()
 
     def check(self) -> None:
-        """Raise `RtError`, with the last line of its stderr, if a child has failed."""
+        """Raise `RtError` with the last line of the child's stderr if a child has failed."""
         for child in self._children:
             if not child.running:
                 child.wait()

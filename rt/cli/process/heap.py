@@ -15,8 +15,8 @@ class Heap:
 
     By default the C library gives each thread a heap of its own, which keeps its peak size: 20 MB
     for a node that holds 10,000 sessions. Python threads rarely allocate at the same time, so a
-    shared heap costs nothing. Make it in the main thread before other threads start, so that they
-    share the heap. Does nothing if the C library has no `mallopt` or `malloc_trim`.
+    shared heap costs nothing. Create a `Heap` in the main thread before other threads start, so
+    that they share the heap. Does nothing if the C library has no `mallopt` or `malloc_trim`.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,8 @@ PARENT_VARIABLE: Final = "_RT_PARENT"
 def end_with_parent() -> None:
     """Have this process stop cleanly when its parent ends, even by SIGKILL.
 
-    Only if the parent asked for it, by an environment variable and a pipe as standard input.
+    Does nothing unless the parent has set `PARENT_VARIABLE`. Standard input must then be a pipe
+    from the parent.
     """
     if os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_watch, name="parent", daemon=True).start()

@@ -11,7 +11,7 @@ from rt.cli.process.stop_signals import StopSignals
 
 
 class ServiceManager:
-    """Sends notifications to systemd's socket, which `NOTIFY_SOCKET` names; without it, none.
+    """Sends notifications to systemd's socket in `NOTIFY_SOCKET`; if that is not set, sends none.
 
     Notifies the watchdog at half its interval, from the main loop and only while no loop of the
     program is stuck; a separate thread would notify even while the main loop is stuck. A
@@ -38,9 +38,9 @@ class ServiceManager:
     ) -> Callable[[], None]:
         """Report that the program is ready; return a function for its main loop to call each turn.
 
-        That function reloads on request, and notifies the watchdog. Also exempts all objects made
-        so far from garbage collection, which would otherwise traverse them in vain, and stop all
-        threads for some 20 ms each time.
+        That function reloads on request, and notifies the watchdog. `attend` also exempts all
+        objects made so far from garbage collection, which would otherwise traverse them in vain,
+        and stop all threads for some 20 ms each time.
 
         Args:
             signals: Records whether SIGHUP has requested a reload.

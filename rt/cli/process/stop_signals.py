@@ -17,8 +17,8 @@ class StopSignals:
 
     A second signal raises `KeyboardInterrupt`. A second SIGHUP does not, since a closing terminal
     and its shell send one each. After a SIGHUP, later ones are ignored even after the context ends,
-    so that they cannot end the process early. If SIGHUP is ignored (nohup), it stays so. Use it in
-    the main thread, in which Python handles signals.
+    so that they cannot end the process early. If SIGHUP was ignored before (nohup), it stays
+    ignored. Use it in the main thread, in which Python handles signals.
 
     Threads: The main thread only. `_received` is set by the signal handler, between any two
         instructions. A signal also makes the interpreter write a byte to a pipe, and that byte ends
@@ -31,8 +31,8 @@ class StopSignals:
 
         Args:
             on_stop: Called by the handler on the first signal; must be quick and take no lock.
-            reloads: Whether SIGHUP asks for a reload instead of a stop. In a terminal it always
-                stops the command, since a terminal that is closed sends it.
+            reloads: Whether SIGHUP asks for a reload instead of a stop. In a terminal, SIGHUP
+                always stops the command, since a closing terminal sends it.
         """
         self._reloads = reloads and not os.isatty(0)
         self._is_to_reload = False
@@ -64,7 +64,7 @@ class StopSignals:
         return not self._received
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for so many seconds, or until a signal arrives; return False for a signal."""
+        """Wait for `timeout_s` seconds, or until a signal arrives; return False for a signal."""
         if timeout_s > 0 and not self._received:
             poller = select.poll()
             poller.register(self._pipe[0], select.POLLIN)
