@@ -87,7 +87,7 @@ COMMANDS: Final = {name: each for part in SECTIONS.values() for name, each in pa
 
 
 class Program(CommandGroup):
-    """The group of all commands of `rt`, each of which is imported when it runs."""
+    """The group of all commands of `rt`; imports a command only when it is used."""
 
     context_class = HelpContext
 
@@ -121,7 +121,7 @@ class Program(CommandGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
-        """Run the command line and exit with a code; prints a message unless the code is 0."""
+        """Run the command line, and exit with its exit code; report an error on stderr."""
         extra = {key: extra[key] for key in extra.keys() & {"obj", "default_map", "terminal_width"}}
         if instruction := os.environ.get(COMPLETE_VARIABLE):
             sys.exit(shell_complete(self, extra, PROGRAM, COMPLETE_VARIABLE, instruction))
@@ -145,9 +145,9 @@ class Program(CommandGroup):
         return 0
 
     def _unknown(self, error: Exception) -> int:
-        """Report an error that kept `rt check` from starting as UNKNOWN; return its exit code.
+        """Report as UNKNOWN an error that kept `rt check` from starting; return the exit code.
 
-        The usual exit code of such an error, 2, would mean CRITICAL to a monitoring system.
+        Such an error usually exits with 2, which would mean CRITICAL to a monitoring system.
         """
         check = importlib.import_module(COMMANDS[_PLUGIN][0].partition(":")[0])
         code: int = check.unknown(error).exit_code
@@ -196,7 +196,7 @@ def main() -> None:
 def _open_closed() -> None:
     """Open /dev/null for each of stdin, stdout and stderr that is closed.
 
-    Otherwise the next file that is opened, such as a log's, would get its descriptor.
+    Otherwise the next file that is opened, such as a log's, would get the closed descriptor.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
@@ -224,13 +224,13 @@ def _explain(error: BaseException) -> None:
 
 
 def _is_help(error: BaseException) -> TypeGuard[click.UsageError]:
-    """Return whether an error only shows a group's help, since no subcommand was given."""
+    """Return whether an error is how click shows a group's help if no subcommand is given."""
     help_error = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 has none
     return isinstance(error, help_error)
 
 
 def _discard_output() -> None:
-    """Discard buffered output, which Python would fail to write at exit, as the reader is gone."""
+    """Discard buffered output: the reader is gone, so Python would fail to write it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
