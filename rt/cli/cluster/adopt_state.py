@@ -1,4 +1,4 @@
-"""`rt node adopt-state`: lets a node use its directory again after it was moved to another disk."""
+"""`rt node adopt-state`: lets a node use its directory after a move to another disk."""
 
 from contextlib import closing
 

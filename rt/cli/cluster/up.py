@@ -162,7 +162,7 @@ class LocalCluster:
         """Carry out a request from another terminal; return the answer to print there.
 
         Raises:
-            Misuse: There is no such node, or it is already running, or already ended.
+            Misuse: There is no such node, or it already runs (for start) or has ended (for kill).
             RtError: The node did not start.
         """
         name = request.node

@@ -45,7 +45,7 @@ def fold_help(command: click.Command) -> None:
 
 
 def add_full_help(command: click.Command) -> None:
-    """Add the option --help-all to a command and its subcommands, to each that hides options.
+    """Add the option --help-all to each command that hides options: this one and those below.
 
     Hidden options without a help text, such as --debug, do not count: `rt --help` lists them.
     """

@@ -110,7 +110,7 @@ class Duration(click.types.FloatParamType):
         """Prepare to parse one option.
 
         Args:
-            bare_unit: the unit of a number without one.
+            bare_unit: the unit of a number that is given without a unit.
         """
         self._bare_unit = bare_unit
 

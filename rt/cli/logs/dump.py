@@ -79,7 +79,7 @@ def _frames(
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
-    """Return the log at `path`, or the one of the file `path`, and the paths of files to show."""
+    """Return a log, and which of its files to show; `path` is its directory, or one file in it."""
     if not os.path.lexists(path):
         raise no_log(path)
     if not os.path.isdir(path):

@@ -74,7 +74,7 @@ def verify(
 
 
 def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
-    """Return the pairs to compare: each log with the first one before it that is its copy."""
+    """Return the pairs to compare: each log with the first earlier one that is a copy of it."""
     found = []
     for place, log in enumerate(logs):
         first = next((each for each in logs[:place] if are_copies(each, log)), None)

@@ -240,7 +240,7 @@ def _may_stop(
 ) -> tuple[Severity, str]:
     """Return whether node `name` can be stopped: OK, or CRITICAL with the reason.
 
-    It can be if the other voting nodes that take part in merging are still a majority.
+    A node can be stopped if the other voting nodes that take part in merging are a majority.
     """
     if name not in report.members:
         return Severity.CRITICAL, f"{name} is not a voting node ({', '.join(report.members)} are)"

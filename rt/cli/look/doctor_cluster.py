@@ -46,7 +46,7 @@ def cluster_findings(
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    """Return whether the fields of an answer that the checks use have the expected types."""
+    """Return whether an answer has the expected types in the fields that the checks use."""
     try:
         for name in ("node", "version"):
             get(answer, name, str)
@@ -148,8 +148,8 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
     """Compare each node's clock with this machine's.
 
-    An answer may have been made at any time since the question was sent. So a difference of up to
-    half the time that the answer took cannot be told from delay, and is not reported.
+    A node may have read its clock at any moment between question and reply. So a difference of up
+    to half that time cannot be told from delay, and is not reported.
     """
     worst = 0.0
     for each in answers:

@@ -35,7 +35,7 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", 
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Check the certificate and key of a program here, and that it has one of `roles`, if given."""
+    """Check a local program's certificate and key, and that the role is in `roles`, if given."""
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:

@@ -264,7 +264,7 @@ class ClusterReport:
         return [node.name for node in self.answering if name and name in node.unreachable]
 
     def _only_on(self, forked: NodeReport) -> str:
-        """Return a sentence about what a forked node has merged that no unforked node has.
+        """Return a sentence that names what a forked node has merged and no unforked node has.
 
         A forked node is one whose merged log differs from the others'.
         """

@@ -141,7 +141,7 @@ def _session_keys(each: Session) -> dict[Top, tuple[float, ...]]:
 
 
 def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_Client]:
-    """Return each client once as pusher and once as puller, with its worst lag and its nodes.
+    """Return each client, once for each purpose (push, pull), with its worst lag and its nodes.
 
     A client that is no longer connected is listed at the node that it left last.
     """

@@ -40,7 +40,7 @@ class Kind:
 
     @property
     def field(self) -> str:
-        """The plural of the noun, which names the request for a list and the list in its answer."""
+        """The plural of the noun; it names the request for a list, and the list in the answer."""
         return f"{self.noun}s"
 
     def ask(self, settings: ConnectionSettings, **which: str) -> list[Row]:

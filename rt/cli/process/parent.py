@@ -10,7 +10,7 @@ PARENT_VARIABLE: Final = "_RT_PARENT"
 
 
 def end_with_parent() -> None:
-    """Have this process stop cleanly when its parent ends, even by SIGKILL.
+    """Have this process stop cleanly when its parent ends, even if SIGKILL ends the parent.
 
     Does nothing unless the parent has set `PARENT_VARIABLE`. Standard input must then be a pipe
     from the parent.
