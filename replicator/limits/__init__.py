@@ -1,4 +1,4 @@
-"""Limits on what the peers with one certificate name may use of a server.
+"""Limits on how much of a server the peers that share a certificate name may use.
 
 Imports `wire`; imported by `pull`, `serve`, nodes and sites.
 """

@@ -14,9 +14,9 @@ from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
 from rt.net.authority.identity import CertificateRole, PeerIdentity
 
-_BURST_S: Final = 10.0  # the connections of so many seconds may come at once
+_BURST_S: Final = 10.0  # how many seconds' worth of connections may come at once
 _REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms
-_NODE_MESSAGES: Final = 5  # a node may send so many times more: it relays many sessions
+_NODE_MESSAGES: Final = 5  # a node relays many sessions, so it may send this many times as many
 # Share of a processor for answering one name's questions: status, sessions, cursors, history.
 _ANSWER_SHARE: Final = 0.05
 _ANSWER_HELD_S: Final = 3.0  # maximum delay of an answer; clients wait 10 s for a status
@@ -42,7 +42,7 @@ class ServerLimits:
             processor. A node of the cluster may send five times as many, of any size.
         identity_memory_bytes: bytes of arriving messages of one name, over all of its connections;
             beyond that a connection is refused. A node may briefly use twice as much.
-        handshakes: connections whose certificate is not known yet.
+        handshakes: simultaneous connections whose certificate is not known yet.
         address_handshakes: connections from one address (one /64 of IPv6) whose certificate is not
             known yet.
         handshake_s: seconds that a handshake may take.
@@ -91,7 +91,7 @@ class AnswerTurn(NamedTuple):
     """AnswerTurn: when a question may be answered.
 
     Attributes:
-        held_s: seconds to wait first.
+        held_s: seconds to wait before answering.
         expected_s: the seconds charged in advance to the budget for answers.
     """
 
@@ -102,9 +102,11 @@ class AnswerTurn(NamedTuple):
 class Admission:
     """Admission: counts a server's connections, and decides which ones it accepts.
 
-    A new connection is never refused for lack of a handshake slot: instead, the oldest handshake of
-    the address that has most is ended. So a flood pushes out its own connections; a genuine
-    handshake takes milliseconds, and is pushed out only while it is the oldest of its address.
+    A new connection is never refused for lack of a handshake slot; an older handshake is ended
+    instead. It is the oldest one from the same address if that address has used up its slots, and
+    otherwise the oldest one from the address with the most handshakes. So a flood ends its own
+    handshakes. A genuine handshake takes milliseconds, and is ended only if it is the oldest one
+    from its address.
 
     Threads: any thread may call any method; `_lock` guards all fields except `limits`, which is
         replaced as a whole.
@@ -119,7 +121,7 @@ class Admission:
         self._accounts: dict[str, _Account] = {}  # by holder
 
     def knock(self, key: object, host: str) -> object | None:
-        """Count a new handshake; return the key of a handshake to end for it, or None."""
+        """Count a new handshake; return the key of an older one to end in its place, or None."""
         address = network_of(host)
         with self._lock:
             victim = self._victim(address)
@@ -132,8 +134,9 @@ class Admission:
         """Accept a connection whose certificate was verified, and count it.
 
         Raises:
-            Refused: with code `displaced`, its handshake was ended in favour of a newer one; with
-                `busy`, there is no place, or this name has or makes too many connections.
+            Refused: with code `displaced`, this handshake was ended in favour of a newer one. With
+                `busy`, the server is full, or this name has too many connections, or connects too
+                often.
         """
         with self._lock:
             if key not in self._handshakes:
@@ -181,8 +184,9 @@ class Admission:
     def ask(self, identity: PeerIdentity) -> AnswerTurn:
         """Charge for a question before it is answered; return when to answer it.
 
-        The charge is what the name's last answer cost, so that simultaneous questions of one name
-        are answered in turn. Call `answered` after the answer, which corrects the charge.
+        The charge is the cost of the last answer to the same name, so that simultaneous questions
+        of one name are answered one after another. Call `answered` afterwards to correct the
+        charge.
         """
         with self._lock:
             account = self._account(_holder(identity))
@@ -191,7 +195,10 @@ class Admission:
             return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
 
     def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
-        """Charge for an answer of `size` bytes that took `seconds` of processor time."""
+        """Replace the charge of `turn` by the cost of the answer.
+
+        The answer had `size` bytes, and took `seconds` of processor time.
+        """
         cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
         with self._lock:
             account = self._account(_holder(identity))
@@ -200,10 +207,11 @@ class Admission:
             account.answer_s = cost_s
 
     def claim_session(self, identity: PeerIdentity, session: str) -> None:
-        """Count a session that a peer pushes.
+        """Count a session that a peer pushes; a node's sessions are not counted.
 
         Raises:
-            Refused: `sessions`: the peer's name has pushed too many sessions within a day.
+            Refused: with code `sessions`, the peers of this name have already pushed as many other
+                sessions within a day as they may.
         """
         if identity.is_node:
             return  # a node relays sessions that publishers were granted
@@ -223,7 +231,7 @@ class Admission:
         return next(key for key, each in self._handshakes.items() if each == address)
 
     def _account(self, holder: str) -> _Account:
-        """Return the account of a certificate's name, creating it at the first call."""
+        """Return a holder's account, with its tokens refilled; the first call creates it."""
         now_s, rate = self._clock(), self.limits.identity_connects_s
         full = _BURST_S * rate
         account = self._accounts.setdefault(holder, _Account(0, full, now_s))
@@ -252,7 +260,7 @@ def _holder(identity: PeerIdentity) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return an IPv4 address itself, or the /64 of an IPv6 address, which has one holder."""
+    """Return an IPv4 address unchanged; for an IPv6 address, its /64, which has one holder."""
     host = host.partition("%")[0]  # the zone of a link-local address
     if ":" not in host:
         return host

@@ -9,7 +9,7 @@ _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last cla
 
 @dataclass(slots=True)
 class Budget:
-    """Budget: for how many seconds a peer must pause until its traffic is within its rate.
+    """Budget: computes how long a peer must pause until its traffic is within its rate.
 
     >>> budget = Budget()
     >>> budget.spend(1.5, now_s=1.0), budget.spend(0.0, now_s=1.25)
@@ -20,7 +20,7 @@ class Budget:
     metered_s: float = 0.0
 
     def spend(self, cost_s: float, now_s: float) -> float:
-        """Charge for traffic worth `cost_s` seconds of the rate; return the seconds to pause."""
+        """Charge for traffic that takes `cost_s` seconds at the rate; return how long to pause."""
         left_s = self.spent_s - (now_s - self.metered_s)
         self.spent_s, self.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
         return max(0.0, self.spent_s)
@@ -33,7 +33,7 @@ class DaySessions:
     claimed_s: dict[str, float] = field(default_factory=dict)  # when each was claimed last
 
     def claim(self, session: str, most: int, now_s: float) -> bool:
-        """Count a session; return False, without counting it, if it would exceed `most`.
+        """Count a session; return False, without counting it, if it would be one more than `most`.
 
         >>> sessions = DaySessions()
         >>> [sessions.claim(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]

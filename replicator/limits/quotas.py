@@ -1,4 +1,4 @@
-"""Quotas: how much of one stream each publisher may use, besides its limits at a node."""
+"""Quotas: how much of one stream each publisher may use, in addition to the node's limits."""
 
 import time
 from collections.abc import Callable
@@ -57,13 +57,13 @@ class _Account:
 class Quotas:
     """Quotas: enforces the publishers' quotas of one stream. A quota may change at any time.
 
-    Threads: one thread calls the methods, the server's loop; any may call `quota`.
+    Threads: only the server's loop calls the methods; any thread may call `quota`.
     """
 
     def __init__(
         self, quota: Callable[[PeerName], Quota], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare; `quota` returns a publisher's present quota, in any thread."""
+        """Prepare; `quota` returns a publisher's present quota, and any thread may call it."""
         self.quota = quota
         self._clock = clock
         self._accounts: dict[PeerName, _Account] = {}  # at most one for each certificate's name
@@ -79,7 +79,8 @@ class Quotas:
         """Count a session that a publisher pushes.
 
         Raises:
-            Refused: `sessions`: the publisher has pushed too many sessions within a day.
+            Refused: with code `sessions`, the publisher has already pushed as many other sessions
+                within a day as its quota allows.
         """
         quota = self.quota(publisher)
         sessions, now_s = self._account(publisher, quota).sessions, self._clock()
@@ -89,7 +90,7 @@ class Quotas:
             raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
 
     def _account(self, publisher: PeerName, quota: Quota) -> _Account:
-        """Return what a publisher has used; its budget starts over if its quota's rate changed."""
+        """Return a publisher's account; a changed rate in the quota resets the account's budget."""
         account = self._accounts.get(publisher)
         if account is None:
             account = _Account(quota, Budget(), DaySessions())
