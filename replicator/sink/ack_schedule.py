@@ -13,8 +13,8 @@ _NEVER_S: Final = float("inf")
 class ChannelBell:
     """ChannelBell: signals a channel's news to its connection (`replicator.host.Bell`).
 
-    A bell rung in the loop's thread acknowledges the channel itself if it can, so that a lone
-    message needs no other turn of the connection.
+    If the loop's thread rings the bell, the bell acknowledges the channel itself where possible, so
+    that a single message needs no further turn of the connection.
 
     Threads: any thread may ring it.
     """
@@ -53,12 +53,12 @@ class AckSchedule:
     """AckSchedule: delays acknowledgements briefly, so that one replaces several.
 
     Threads: `note` may be called from any thread; everything else by the thread that has the
-        connection (see `SinkConnection`). `_news` and `_expected` are sets that one side adds to
-        and the other removes from, both atomic; `note` only tests for membership of `_waiting`. It
-        does so after removing from `_expected`, and `due` reads `_expected` last, so at least one
-        of the two methods sees what the other has done. `is_woken` is set before the wake, by a
-        thread that has noted its news, and cleared by `look` before the news is read, so a thread
-        that finds it set need not wake the connection.
+        connection (see `SinkConnection`). `_news` and `_expected` are sets to which one side adds
+        and from which the other removes; both operations are atomic. `note` removes a channel from
+        `_expected` before it tests whether `_waiting` has the channel, and `due` reads `_expected`
+        last, so at least one of the two methods sees what the other has done. A thread sets
+        `is_woken` after it has noted its news and before it wakes the connection, and `look` clears
+        it before the news is read. So a thread that finds it set need not wake the connection.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class AckSchedule:
         """Prepare; nothing is scheduled yet.
 
         Args:
-            wake: set to have the connection acknowledge.
+            wake: rung to have the connection acknowledge.
             patience_s: how long an acknowledgement of durable bytes is delayed if they are not
                 merged yet. They usually are merged soon, and one acknowledgement reports both.
-            host: knows whether this node merges before the others, so that sources wait for its
-                reply. On any other node all acknowledgements are delayed, and one reports many
-                merges. None counts as the first node.
+            host: tells whether this node is the first, which merges before the others and for whose
+                reply sources wait. On any other node all acknowledgements are delayed, so that one
+                reports many merges. With None, this node counts as the first.
             later_s: how long acknowledgements are delayed on a node that is not the first; None for
                 `patience_s`.
             clock: a monotonic clock, in seconds.
@@ -111,11 +111,11 @@ class AckSchedule:
         return True
 
     def expect(self, channel: int) -> None:
-        """Schedule a channel that received something, unless this node merges first.
+        """Schedule an acknowledgement of bytes just received, unless this node merges first.
 
-        Its bytes are probably merged by the time the acknowledgement is due, so the bell that
-        announces the merge need not wake the connection. If they are merged later, the bell
-        acknowledges them.
+        The bytes are probably merged when the acknowledgement is due, so the bell that announces
+        the merge need not wake the connection. If they are merged later, that bell has them
+        acknowledged.
         """
         if channel not in self._waiting and self._host is not None and not self._host.is_first:
             self._expected.add(channel)
@@ -148,7 +148,7 @@ class AckSchedule:
         return due
 
     def take(self, channel: SinkChannel) -> bool:
-        """Remove a channel from the schedule, to be acknowledged now; False if it is to wait."""
+        """Unschedule a channel that is to be acknowledged now; return False if it must wait."""
         if self._patience_s:
             reached = channel.inbox.confirmations
             is_merging = reached.merged < reached.received

@@ -93,11 +93,11 @@ class SinkChannel:
             may_wait: whether this may wait for the disk, to begin a file or to read an older one.
 
         Returns:
-            False if nothing was done, because it would have to wait for the disk.
+            False if nothing was done, because taking the frames would have to wait for the disk.
 
         Raises:
             Refused: the frames are damaged, differ from the bytes here, or leave a gap; or the
-                messages of a frame cannot be decoded, which ends the log here.
+                messages of a frame cannot be decoded, and the copy ends before that frame.
             OSError: the frames could not be written.
         """
         payload, appender, columns = message.payload, self._appender, self._columns
@@ -174,12 +174,12 @@ class SinkChannel:
         """Archive a file that the source has archived, unless the host keeps its bytes.
 
         The file is also kept if the source never had it, because the source's own copy of the log
-        begins later. Errors as for `take_data`.
+        begins later. Errors as for `take_data`, and:
 
         Raises:
-            Refused: the copy has a part of the file, and the host still needs that part, so the
-                source should retry soon. Or the source never had the file, which the copy needs
-                next, and another source may have it.
+            Refused: with code `busy`, the host still needs the part of the file that the copy has;
+                the source should retry soon. With `begins-later`, the copy needs this file next,
+                and the source never had it; another source may have it.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -230,7 +230,7 @@ class SinkChannel:
         return SinkEnd(appender.end, appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
-        """Compare the frames with the copy as far as it goes; return those that it lacks."""
+        """Compare the frames with those in the copy; return the frames that the copy lacks."""
         file, appender = position.file, self._appender
         if file in appender.manifest.archived:
             return payload[:0]
@@ -276,7 +276,7 @@ def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> t
 
     For an active file these are its last page, and the header of its last frame, which has the
     frame's number, time and body CRC. For an ended file the last page suffices, since the Standing
-    also has the file's manifest line. An active file without a frame is passed over.
+    also has the file's manifest line. If the active file has no frame, the file before it counts.
     """
     if last_frame is not None:
         return TailSpan(last_frame, HEADER_BYTES), _page_before(end)

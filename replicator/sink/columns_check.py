@@ -12,9 +12,9 @@ from rt.format.frame import HEADER_BYTES, Codec, FrameKind, Header
 from rt.limits import MIB
 from rt.position import Position
 
-# Decompressing takes about 1 ns a byte, so this is 3 % of one processor; an uncompressed frame is
-# always checked, at 10 ns a message: 4 % of a node's time for messages of 100 bytes, by
-# `python -m benchmarks.columns`.
+# Decompressing takes about 1 ns a byte, so this takes 3 % of one processor. Uncompressed frames are
+# always checked, which takes 10 ns a message. With messages of 100 bytes, that is 4 % of a node's
+# time, as measured by `python -m benchmarks.columns`.
 DECOMPRESSED_BYTES_S: Final = 32 * MIB
 _BURST_BYTES: Final = 2 * DECOMPRESSED_BYTES_S  # two of the largest frames
 # Plain numbers, since looking up an enumeration's member takes 0.1 us.
@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         poison: offset of the first undecodable frame, and what is wrong; None if all are fine.
-        skipped: positions of frames, before that one, that were not checked for lack of budget.
+        skipped: positions of the frames before it that were not checked, for lack of budget.
     """
 
     poison: tuple[int, str] | None
@@ -37,7 +37,7 @@ _SOUND: Final = Verdict(None, ())
 
 
 class ColumnsCheck:
-    """ColumnsCheck: checks the frames that publishers push; one for all connections of a node.
+    """ColumnsCheck: checks the frames that publishers push; all connections of a node share one.
 
     A compressed frame that comes when the budget is spent is accepted unchecked, and `late` checks
     it when there is budget again. Until then, readers of the log may find that the frame cannot be
@@ -52,7 +52,7 @@ class ColumnsCheck:
         burst_bytes: int = _BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Decompress at most `bytes_s` bytes a second, and `burst_bytes` at once."""
+        """Decompress at most `bytes_s` bytes a second, in bursts of at most `burst_bytes`."""
         self._bytes_s, self._burst_bytes = bytes_s, burst_bytes
         self._clock = clock
         self._lock = threading.Lock()

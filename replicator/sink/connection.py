@@ -31,30 +31,31 @@ from rt.format.manifest import LogIdentity
 from rt.net.loop.turns import LoopTurns
 
 _log: Final = logging.getLogger(__name__)
-# Costs of files and sessions at a node, in messages of 20 us. A log file costs two files, lines and
-# syncs. Only a publisher that was killed leaves a file without a frame, so an honest one sends few.
-# Opening a known session takes 0.4 ms; a new one takes 3 ms, as its directory and manifest are
-# made and synced.
+# What files and sessions cost a node, in messages of 20 us. For each file of a log, the node makes
+# two files, writes two lines and syncs twice. An honest publisher sends few files without a frame,
+# since it leaves one only if it is killed. Opening a known session takes 0.4 ms; opening a new one
+# takes 3 ms, since its directory and manifest are made and synced.
 _FILE_MESSAGES: Final = 100  # at least; see `_FILE_MESSAGES_S`
 _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
-# Added for a heartbeat, which then counts as five messages: a node may send five times as many
-# messages as a publisher, but a flood of its heartbeats must cost others no more.
+# Added for a heartbeat, so that it counts as five messages. A node may send five times as many
+# messages as a publisher, but a flood of a node's heartbeats must cost no more than a publisher's.
 _HEARTBEAT_MESSAGES: Final = 4
 
-# The end of a file is charged by the time that it took as well, in messages a second: at 10,000 of
-# them a second, one name's files occupy a tenth of the disk's time, which everyone's messages need.
-# A disk that stalls is not the peer's doing, so no file counts for longer than this.
+# Ending a file is also charged for the time that it took, at so many messages a second. So a name
+# that may send 10,000 messages a second can use a tenth of the disk's time, which everyone's
+# messages need. A stalled disk is not the peer's fault, so no file is charged for more than
+# `_FILE_LONGEST_S`.
 _FILE_MESSAGES_S: Final = 100_000
 _FILE_LONGEST_S: Final = 0.1
 
-# Nodes that have just started agree within 10 s that messages may have headers; until then this is
-# checked every 0.1 s, afterwards with each heartbeat.
+# Nodes that have just started agree within 10 s that messages may have headers. Until
+# then, a new connection asks every 0.1 s whether they may; afterwards, with each heartbeat.
 _AGREED_S, _ASK_S = 10.0, 0.1
 
 _IDLE_S: Final = 60.0  # the link's own deadlines are shorter
-_NO_ROOM_S: Final = 0.02  # between two looks whether a peer that reads nothing has made room
+_NO_ROOM_S: Final = 0.02  # between two checks whether a peer that was not reading has made room
 
 
 Claim = Callable[[LogIdentity, Bell], Inbox]
@@ -63,16 +64,16 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 class SinkConnection:
     """SinkConnection: a connection's incoming channels, each acknowledged as it progresses.
 
-    Threads: the loop, or the one thread to which it lends the connection, calls everything except
-        `acknowledge`, which any thread may call, and which acts only in the loop's thread while
-        `is_lent` is false. It is true during a turn, and while another thread does `take_aside` or
-        `close`.
+    Threads: any thread may call `acknowledge`, but it acts only in the loop's thread, and only
+        while `is_lent` is false. Everything else is called by the loop, or by the one thread to
+        which the loop lends the connection. `is_lent` is true during a turn, and while another
+        thread does `take_aside` or `close`.
 
     Attributes:
         aside: work that `turn` has left to `take_aside`, or None; until that is done, no further
             message is handled.
         pause_s: seconds until the next turn is due if nothing arrives.
-        is_lent: whether the loop must not use the connection beside a turn.
+        is_lent: whether a turn or another thread uses the connection, so `acknowledge` must not.
     """
 
     def __init__(
@@ -97,17 +98,17 @@ class SinkConnection:
             link: a link on which both sides have greeted.
             schedule: when to acknowledge; it wakes the link.
             claim: returns the inbox for a log that the source offers, or raises `Refused`.
-            columns: checks that messages can be decoded; None for copies of accepted logs.
-            settle: called when everything that had arrived was appended.
-            caught_up: called when the source has nothing more.
+            columns: checks that messages can be decoded; None if a node has checked the log.
+            settle: called when everything that had arrived has been appended.
+            caught_up: called when the source has nothing more to send.
             refused: called with the reason when a channel has ended.
             start: where a reader's empty copy is to begin; "" for the oldest file. None for copies
                 that are not a reader's.
-            headers: returns why messages may not have headers, or ""; None for copies of accepted
-                logs.
-            heard: called with a statement from the peer that another log continues the stream's;
-                may raise.
-            loop: the loop that serves the connection, whose thread acknowledges as it rings a bell;
+            headers: returns why messages may not have headers, or ""; None for copies of logs that
+                a node has accepted.
+            heard: called with a peer's statement that another log continues the stream's log; may
+                raise.
+            loop: the loop that serves the connection; its thread acknowledges when it rings a bell.
                 None to leave all acknowledgements to turns.
             clock: a monotonic clock, in seconds.
         """
@@ -136,7 +137,7 @@ class SinkConnection:
     def turn(self) -> None:
         """Handle what has arrived, and send due acknowledgements.
 
-        An event loop calls it; work that waits for the disk is left to `take_aside`.
+        An event loop calls this; work that waits for the disk is left to `take_aside`.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -200,7 +201,7 @@ class SinkConnection:
         """Acknowledge a channel at once; any thread may call this.
 
         Returns:
-            False if the caller must wake the connection instead, whose next turn acknowledges.
+            False if the caller must instead wake the connection, so that a turn acknowledges.
         """
         if self.is_lent or self._loop is None or not self._loop.is_own_thread:
             return False
@@ -225,7 +226,7 @@ class SinkConnection:
         self._link.beat()
 
     def close(self) -> None:
-        """Release all logs, after calling `settle` if anything was appended since the last call."""
+        """Release all logs; first call `settle` if bytes were appended since it was last called."""
         try:
             self._settle_written()
         finally:
@@ -241,7 +242,7 @@ class SinkConnection:
                 self._link.send(encode(messages.HeadersNotice(why_not)))
 
     def _asks_soon(self) -> bool:
-        """Whether to ask often if messages may have headers: on a new connection.
+        """Whether the connection is new, so that it often asks whether messages may have headers.
 
         Nodes that have just started may agree within seconds to allow headers.
         """
@@ -356,7 +357,7 @@ class SinkConnection:
             self._refuse(channel.channel, _name(channel), _refusal(error))
 
     def _acknowledgement(self, number: int) -> bytes:
-        """Return a channel's due acknowledgement, or b""; end the channel if its log is refused."""
+        """Return a channel's due acknowledgement, or b""; end a channel that the host refuses."""
         channel = self._channels.get(number)
         if channel is None:
             return b""
@@ -372,7 +373,7 @@ class SinkConnection:
         self._report(log, why)
 
     def _report(self, log: str, why: Refused) -> None:
-        """Log why a log is refused; only once, though it may be offered again every half second."""
+        """Report why a log is refused, but log it once: the source may offer it twice a second."""
         if why.code == CLOSED:
             return
         if self._last_codes.get(log) != why.code:

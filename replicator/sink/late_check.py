@@ -1,4 +1,4 @@
-"""LateCheck: checks compressed frames that were accepted unchecked for lack of budget."""
+"""LateCheck: checks compressed frames that a node has accepted unchecked, for lack of budget."""
 
 import logging
 import os
@@ -23,9 +23,9 @@ from rt.position import Position
 _log: Final = logging.getLogger(__name__)
 PERIOD_S: Final = 1.0
 _FAILED_S: Final = 30.0  # after an error of the disk
-_MARK: Final = "poisoned"  # a file beside a copy's own; it goes when the copy goes
+_MARK: Final = "poisoned"  # a file in the copy's directory, so it is moved or removed with the copy
 _MARK_BYTES_MAX: Final = 1024
-_FRAME_BYTES: Final = 16 * KIB  # a small frame costs as much to read as these to decompress
+_FRAME_BYTES: Final = 16 * KIB  # reading a small frame takes as long as decompressing so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class _Span:
 class LateCheck:
     """LateCheck: checks frames after they were accepted, and refuses sessions that have a bad one.
 
-    One span is kept per copy, so memory grows with the copies, and no frame is forgotten before a
-    restart. A file in the copy's directory records that the copy is poisoned, across restarts.
+    It keeps one span for each copy, so its memory grows only with the number of copies. It forgets
+    unchecked frames only at a restart. A file in a copy's directory records that the copy is
+    poisoned, so that this is known after a restart, too.
 
     Threads: any thread may call any method except `turn`, which one thread at a time calls. `_lock`
-        guards `_spans`: connections note what a thread checks. `poisoned` is replaced under it as
-        a whole, and read without it. `noted` is set before there are connections, and called when
-        there is something to check again.
+        guards `_spans`, to which connections add what another thread checks. `poisoned` is replaced
+        as a whole under `_lock`, and read without it. `noted` is set before there are connections,
+        and called whenever `_spans` was empty and gets a span.
     """
 
     def __init__(self, has_budget: Callable[[int], bool]) -> None:
@@ -68,11 +69,11 @@ class LateCheck:
         return bool(self.poisoned) or bool(self._spans)
 
     def why_refused(self, log: Appender) -> str:
-        """Return why a copy accepts no more of its log, or "".
+        """Return why a copy must not receive more of its log; "" if it may.
 
-        A copy is identified by its directory as well as its log's id. A publisher chooses its log's
-        id, and could choose that of another session to have that session refused; a directory
-        belongs to one session.
+        A copy is identified by its log's id and by its directory, which belongs to one session. The
+        id alone is not safe: publishers choose the ids of their logs. A publisher could give its
+        own log the id of another session's log, and so have the other session refused.
         """
         return self.poisoned.get(_key(log), "")
 
@@ -83,7 +84,7 @@ class LateCheck:
             return frozenset(self._spans)
 
     def note(self, log: Appender, skipped: Sequence[Position]) -> None:
-        """Record frames that were accepted unchecked and are now in the copy."""
+        """Record which frames, now in the copy, were accepted unchecked."""
         if not skipped:
             return
         with self._lock:
@@ -99,7 +100,7 @@ class LateCheck:
 
         Raises:
             Refused: a frame of the copy proved undecodable, perhaps before a restart.
-            OSError: the copy's record of that cannot be read.
+            OSError: the file that would record this cannot be read.
         """
         if why := _marked(log):
             self._remember(log, why)
@@ -122,7 +123,7 @@ class LateCheck:
             self._advance(span, self._check(span))
 
     def _advance(self, span: _Span, reached: Position) -> None:
-        """Record how far a span was checked; forget it at its end."""
+        """Record how far a span was checked; forget the span if nothing of it is left to check."""
         directory = span.log.directory
         with self._lock:
             now = self._spans.get(directory)
@@ -134,7 +135,7 @@ class LateCheck:
                 self._spans[directory] = _Span(now.log, reached, now.last)
 
     def _check(self, span: _Span) -> Position:
-        """Check a span's frames; return the position before which all are checked."""
+        """Check a span's frames; return where to continue: past its last frame if it is done."""
         at = span.first
         for frame in _frames(span):
             header = frame.header
@@ -195,7 +196,7 @@ def _check(header: Header, body: memoryview) -> None:
 
 
 def _frames(span: _Span) -> Iterator[Frame]:
-    """Yield the frames of a span, up to any archived or damaged file."""
+    """Yield a span's frames, except archived ones and those that follow damage in their file."""
     log, at = LogDirectory(span.log.directory, span.log.disk), span.first
     while not span.log.is_closed and at <= span.last:
         start = log.file_from(at)

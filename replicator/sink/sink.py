@@ -10,8 +10,8 @@ from rt.format.manifest import Manifest, Rolled
 from rt.format.walk import Walk
 from rt.position import Position
 
-# A publisher killed between opening a file and writing its first frame leaves an empty one. So many
-# in a row are not an accident, and each costs the sink two files and two syncs.
+# A publisher killed between opening a file and writing its first frame leaves an empty file. This
+# many in a row are no accident, and each of them costs the sink two files and two syncs.
 EMPTY_FILES_MAX: Final = 64
 _MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 
@@ -39,8 +39,8 @@ def place_data(position: Position, ours: SinkEnd) -> Do:
     """Return what to do with frames for `position`.
 
     Raises:
-        Refused: the file has ended here, bytes before `position` are missing here, or `position` is
-            in the last possible run, which is never used.
+        Refused: this log has ended the file, or lacks bytes before `position`; or `position` is in
+            the last possible run, which is never used.
 
     >>> place_data(Position(64), SinkEnd(Position(64), is_open=True)).name
     'APPEND'
@@ -62,7 +62,7 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
     """Return what to do when a file has ended at the source.
 
     Raises:
-        Refused: the file ends elsewhere here, or holds other messages.
+        Refused: in this log, the file ends at another position, or holds other messages.
     """
     if known is not None:
         if known.describes(line):
@@ -77,10 +77,10 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
 
 
 def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
-    """Return what to do about a file that the source has archived, before archiving it here.
+    """Return what to do before this log archives a file that the source has archived.
 
     Raises:
-        Refused: the file ends elsewhere here, or files are missing before it.
+        Refused: in this log, the file ends at another position, or files before it are missing.
     """
     if known is not None and known.describes(line):
         return Do.NOTHING
@@ -112,11 +112,11 @@ def check_frames(data: memoryview, walk: Walk) -> tuple[list[Header], int, int]:
 
     Args:
         data: complete frames, the first of which belongs at the position of `walk`.
-        walk: moved past the frames.
+        walk: the state before the frames; this function moves it past them.
 
     Returns:
         The frames' headers; how many messages the frames hold, not counting those that range frames
-        announce; and the flags of all columns that a frame has.
+        announce; and the flags of all columns that any of the frames has.
 
     Raises:
         Refused: a frame is damaged, or belongs at another position; the message names the position.
