@@ -1,4 +1,4 @@
-"""The sending side of one log: its decisions, and how it reads and sends.
+"""The sending side of one log: decides what to send, reads it and sends it.
 
 Imports `wire`; imported by `push` and `serve`.
 """

@@ -9,7 +9,7 @@ from rt.errors import Refused
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
 
-# A file system's clock ticks every few milliseconds: a recent time may hide a second change.
+# A file system's clock ticks only every few milliseconds, so a recent time may hide a change.
 _TIME_IS_SURE_NS: Final = 2_000_000_000
 
 
@@ -25,7 +25,7 @@ class LogReplaced(Refused):
 
 
 class ChangeDetector:
-    """ChangeDetector: remembers how a log directory looked when there was nothing to send from it.
+    """ChangeDetector: remembers how a log directory looked when nothing was left to send.
 
     Threads: used in the connection's turns. Any other thread may call `has_changed`, which then at
     worst reports a change that is already being sent.
@@ -47,7 +47,7 @@ class ChangeDetector:
         self._was_used = True
 
     def has_idled(self) -> bool:
-        """Whether no file of the log was read to be sent since the last call."""
+        """Whether no file of the log was read for sending since this was last called."""
         was_used, self._was_used = self._was_used, False
         return not was_used
 
@@ -89,14 +89,14 @@ class ChangeDetector:
     def demand_same_log(self) -> None:
         """Raise `LogReplaced` if the directory no longer holds the log that was read so far.
 
-        For a node's copy this never raises, since its content is compared when it is merged.
+        For a node's copy this never raises, since the copy's content is compared when it is merged.
         """
         if not self._is_copy and not self._log.is_continued():
             raise LogReplaced(self._log.path)
         self.has_rested = False
 
     def is_in_place(self) -> bool:
-        """Whether the log was not replaced; always True for a node's copy. One system call."""
+        """Return False if the log was replaced; always True for a node's copy. One system call."""
         return self._is_copy or self._log.is_in_place()
 
     def demand_in_place(self) -> None:

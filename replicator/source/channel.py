@@ -45,12 +45,12 @@ from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
 Recent = Callable[[Position, Position], Appended | None]
-_VERIFY_BYTES: Final = 64 * MIB  # more than is in flight; keeps a sink from having all read
+_VERIFY_BYTES: Final = 64 * MIB  # more than is in flight; limits what a sink can have read
 _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent so much at once was lagging
 
 
 class SourceChannel:
-    """SourceChannel: the source side of a channel: sends one log, which others write, to a sink."""
+    """SourceChannel: the source side of a channel; sends one log, which others write, to a sink."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SourceChannel:
 
         `end` returns the end of what may be served now; None for the end on disk. `is_whole`
         returns whether nothing exists past that end. `recent` returns the frames between two
-        positions, or the first of them, if they are in memory.
+        positions, or only the first of these frames; None if they are not in memory.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
@@ -110,9 +110,10 @@ class SourceChannel:
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 
     def check(self, ack: Ack) -> None:
-        """Record an acknowledgement; refuse a false one, because files are archived on its word.
+        """Record an acknowledgement; refuse a false one, because it would let files be archived.
 
-        If the log is a node's copy, its sink may have received more from other nodes.
+        If the log is a node's copy, the sink may report that more was replicated or merged than was
+        sent here, because it also receives from other nodes.
 
         Raises:
             Refused: the acknowledgement is false, or the log was replaced.
@@ -128,10 +129,10 @@ class SourceChannel:
         self.acked = ack.written
 
     def verify(self) -> None:
-        """Check every byte of frames sent and not acknowledged, in the first file that has any.
+        """Check every byte of the unacknowledged frames in the first file that has such frames.
 
-        This is for a sink that refuses a frame as damaged: the frame's body may be damaged in this
-        log, because only headers are checked before sending.
+        Call this when the sink refuses a frame as damaged. The frame's body may be damaged in this
+        log, too, because only headers are checked before sending.
 
         Raises:
             CorruptLog: a frame is damaged.
@@ -177,10 +178,10 @@ class SourceChannel:
         return not self.changes.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
-        """Send the new bytes of the current file, if few and the only ones that the sink lacks.
+        """Send the new bytes of the current file, if they are few and the sink lacks nothing else.
 
         Returns:
-            Whether the sink has everything now; otherwise `pump` must run.
+            Whether the sink was sent everything; otherwise `pump` must run.
 
         Raises:
             As `pump`.
@@ -250,7 +251,7 @@ class SourceChannel:
         self.changes.has_rested = True
 
     def _starting_file(self, start: str) -> Position:
-        """Return the file in which an empty copy begins whose reader asked for `start`.
+        """Return the file in which an empty copy begins if its reader asked for `start`.
 
         Raises:
             Refused: `start` is not valid, or this node's log does not reach it.

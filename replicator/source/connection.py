@@ -1,4 +1,4 @@
-"""SourceConnection: serves logs to the sink at the other end of a connection, one per channel."""
+"""SourceConnection: serves logs, one per channel, to the sink at the other end of a connection."""
 
 import time
 from collections.abc import Callable
@@ -30,8 +30,8 @@ _OF_A_SINK: Final = (Ack, Standing, messages.Refusal)
 # Acknowledgements taken per turn. Connections share the interpreter with the sequencing thread, and
 # decoding a thousand takes 2.5 ms.
 _TURN_ACKS: Final = 100
-# Sent per turn, of several logs: a turn costs a poll and a read, as much as a small update. At
-# 1 Gbit/s this takes 2 ms, in which no acknowledgement is taken.
+# Bytes sent in a turn. They may be of several logs, since a turn costs a poll and a read, as much
+# as a small update. At 1 Gbit/s, sending them takes 2 ms, during which no acknowledgement is taken.
 _TURN_BYTES: Final = 256 * KIB
 _TURN_LOGS: Final = 16
 _WORD_MESSAGES: Final = 20  # what checking a signature costs, in messages
@@ -64,9 +64,9 @@ class SourceConnection:
             damaged: called when a served log was found damaged.
             traffic: counts what is sent.
             headers: called with the reason why publishers may not write headers, or "".
-            heard: called with a statement from the peer that another log continues the stream's;
-                may raise.
-            channels_max: how many channels the sink opens on a connection.
+            heard: called with a peer's statement that another log continues the stream's log; may
+                raise.
+            channels_max: how many channels the sink accepts on a connection.
         """
         link.take_no_frames()
         self._link = link
@@ -163,7 +163,7 @@ class SourceConnection:
             frame: the frame that the log grew by, if its writer in this process passed it.
 
         Returns:
-            False if nothing was sent; then `turn` sends it, or reports what prevents that.
+            Whether all was sent. If not, `turn` sends the rest, or reports what prevents that.
         """
         link = self._link
         if self._ready or channel.channel not in self._channels or link.has_left:
@@ -216,7 +216,7 @@ class SourceConnection:
             raise PeerError(f"a sink does not send {type(message).__name__}")
 
     def _verify(self, channel: SourceChannel) -> None:
-        """Check on disk the frames that the sink calls damaged: the damage may be in this log."""
+        """Check on disk the frames that the sink calls damaged, since this log may be damaged."""
         try:
             channel.verify()
         except CorruptLog as error:

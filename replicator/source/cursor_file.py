@@ -33,8 +33,8 @@ class CursorFile:
         """
         damaged = self._log.damaged
         damaged.demand_whole(start)
-        # Read the count after that check, since a file is served again only after it was counted,
-        # and before opening the file, which can then only be newer.
+        # Read the count after that check: a replaced file is counted before it is served again.
+        # Read it before opening the file, so that the opened file is never older than the count.
         replaced = damaged.replaced
         if self.file is not None and (self.start, self._replaced) == (start, replaced):
             return self.file
@@ -65,7 +65,7 @@ class CursorFile:
         return min((each for each in nexts if each is not None), default=None)
 
     def first(self) -> Position:
-        """Return the file with which to begin for an empty sink; `OSError` as in `next_after`."""
+        """Return the file to begin with for an empty sink; raises `OSError` like `next_after`."""
         return (self._entered(self._oldest) if self._is_own else self._oldest()) or START
 
     def next_after(self, start: Position) -> Position | None:
@@ -79,7 +79,7 @@ class CursorFile:
         return self._entered(lambda: self.following(start))
 
     def note(self, end: Position) -> Position:
-        """Record that the sink's copy ends at `end`, so its file is not dropped; return `end`."""
+        """Record that the sink's copy ends at `end`, to keep the file there; return `end`."""
         if self._is_own:
             with sending(self._log.path) as mark:
                 if mark is not None and end.file >= mark.bound:
@@ -95,9 +95,9 @@ class CursorFile:
     def _entered(self, find: Callable[[], Position | None]) -> Position | None:
         """Return the file that `find` returns, or None if that file may not be sent yet.
 
-        In a session that drops its oldest messages, the file is first recorded as being sent, so
-        that the session keeps it. There, a pusher may be ahead of the merge by at most half of the
-        session's limit, so that some files can still be dropped.
+        A session that drops its oldest messages keeps the files that are recorded as being sent, so
+        the file is recorded first. In such a session, a pusher may be ahead of the merge by at most
+        half of the session's limit, so that some files can still be dropped.
 
         Args:
             find: returns the next file of the log, according to the present manifest.

@@ -9,8 +9,8 @@ from rt.position import Position
 _GAP_MAX_S: Final = 0.004
 _WEIGHT: Final = 0.125  # of one measurement in the moving average
 _LOST_S: Final = 1.0  # an update that takes longer may never be merged
-# Updates in flight that do not delay the next: one being agreed on, and one being received and
-# synced meanwhile.
+# With so many updates in flight, the next one waits. The nodes agree on one of them, and meanwhile
+# receive and sync the other.
 _FLIGHTS: Final = 2
 _FLIGHTS_MAX: Final = 16  # updates tracked
 
@@ -26,10 +26,10 @@ class _Update(NamedTuple):
 class GatherWindow:
     """GatherWindow: spaces out small sends when the nodes cannot keep up.
 
-    While fewer than two updates are in flight, the next one is sent at once. When updates come
-    faster than they are merged, the time between two sends is the time that an update takes from
-    being sent to being merged: a lone update costs every node as much as a hundred sent together,
-    and would have to wait for earlier ones anyway.
+    While fewer than two updates are in flight, the next one is sent at once. Otherwise the time
+    between two sends is the average time in which an update is merged, 4 ms at most. An update that
+    is sent earlier would only wait for the updates before it. And a single update costs every node
+    as much as a hundred that are sent together.
 
     Threads: only the loop uses it.
     """
@@ -46,7 +46,7 @@ class GatherWindow:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the nodes keep up: fewer than two updates are on their way."""
+        """Whether fewer than two updates are on their way, so that the nodes keep up."""
         if len(self._flights) >= _FLIGHTS:
             self._drop_lost()
         return len(self._flights) < _FLIGHTS

@@ -1,4 +1,4 @@
-"""GatheredFrames: frames appended to sessions since their last announcement, in memory."""
+"""GatheredFrames: keeps in memory the frames that sessions grew by since the last announcement."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,8 +15,8 @@ class GatheredFrames:
     The kept frames are only a hint. A sender checks that they follow what it has sent, and
     otherwise reads the file, for example when two threads have added frames in the wrong order.
 
-    Threads: threads that publish call `add`, the loop the rest. A frame added to a list that was
-    just taken is lost here, and is read from the file instead.
+    Threads: threads that publish call `add`; the loop calls the rest. If a frame is added to a list
+    that was just taken, it is lost here, and the sender reads it from the file.
     """
 
     def __init__(self) -> None:

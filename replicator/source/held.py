@@ -11,10 +11,10 @@ from rt.position import Position
 
 
 def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
-    """Return what a log has at the positions in a sink's Standing, the report of its copy's end.
+    """Return what a log has at the positions in a Standing.
 
-    The log must have been refreshed. `served` takes a file and its size, and returns how many of
-    the file's bytes may be served now.
+    A Standing is a sink's report of where its copy ends. The log must have been refreshed. `served`
+    takes a file and its size, and returns how many of the file's bytes may be served now.
 
     Raises:
         CorruptLog: a file to compare is known to be damaged, so a difference would prove nothing.

@@ -10,10 +10,11 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held: what the source has at the positions in the sink's Standing, the report of its end.
+    """Held: what the source has at the positions in a Standing, the sink's report of its end.
 
     Attributes:
-        size: bytes here in the file in which the sink's copy ends; None if there is no such file.
+        size: how many bytes this log may serve of the file in which the sink's copy ends; None if
+            this log has no such file.
         rolled_end: where this file ended here; None if it has not.
         archived: whether this file was archived here, according to the manifest.
         rolled: this log's manifest line of the sink's last rolled file; None if that file has not
@@ -29,7 +30,7 @@ class Held:
 
 
 class Difference(NamedTuple):
-    """Difference: why a source cannot serve a sink: the refusal's code and a sentence."""
+    """Difference: why a source cannot serve a sink, as a refusal's code and a sentence."""
 
     code: str
     words: str
@@ -108,8 +109,8 @@ def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | Non
 
     Args:
         ack: the acknowledgement.
-        sent: the end of what was sent on this connection, or of the copy that the sink has proved
-            to have, if nothing was sent.
+        sent: the end of what was sent on this connection; if nothing was sent, the end of the copy
+            that the sink has proved to have.
         log_end: the end of the source's log.
     """
     if not ack.durable <= ack.written <= sent:
@@ -127,7 +128,8 @@ class Looked:
     """Looked: the state of the file at the cursor.
 
     Attributes:
-        limit: bytes of the file that may be sent, complete frames or not; None if it is missing.
+        limit: how many bytes of the file may be sent; the last frame in them may be incomplete.
+            None if the file is missing.
         rolled: the file's `rolled` manifest line, if it was rolled and all of it may be sent.
         archived: the file's `archived` manifest line, if it was archived.
         following: the next file; searched for only if this file was rolled.
@@ -193,7 +195,7 @@ class Source:
         self.ended = False  # whether the sink knows that the cursor's file has ended
 
     def sent(self, length: int) -> None:
-        """Record that so many bytes of whole frames were sent."""
+        """Record that `length` bytes of whole frames were sent."""
         self.cursor = Position(self.cursor + length)
 
     def step(self, looked: Looked) -> Effect:
