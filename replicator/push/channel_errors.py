@@ -16,7 +16,7 @@ class ChannelErrors:
     Threads: the loop calls all methods; any thread may call `get` and `code`.
 
     Attributes:
-        is_clean: whether nothing is recorded that `progressed` or `note` would have to clear.
+        is_clean: whether no failure is recorded, so `progressed` and `note` would clear nothing.
     """
 
     def __init__(self, node: str) -> None:

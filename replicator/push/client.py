@@ -39,14 +39,14 @@ _BLOCKED_S: Final = 3.0  # a node that has just started reports its merges withi
 
 
 class PushClient:
-    """Ships sessions to nodes over one connection each, until stopped; reconnects by itself.
+    """Ships sessions to nodes, one connection to each, until stopped; reconnects by itself.
 
     The nodes' confirmations are written to a file in each session's directory, where the session's
     publisher reads them. So this may run in the publisher's process or in another one.
 
     Threads: any thread may call any method, except `start` and `stop`, which the owner calls. The
-    loop calls `_leave`, and `_follow`, which changes `_connections` in place; the threads that sync
-    sessions call `_look_at`.
+    loop calls `_leave` and `_follow`; `_follow` changes `_connections` in place. The threads that
+    sync sessions call `_look_at`.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class PushClient:
             stream: name of the stream.
             nodes: host and port of each node.
             contexts: contexts made by `rt.net.tls.client_context`.
-            sessions: names or globs of the sessions to ship; those that appear later too. None to
-                ship only those for which `ship` is called.
+            sessions: names or globs of the sessions to ship, including sessions that appear later.
+                None to ship only the sessions for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
             keep_s: how many seconds longer to keep these files, in order to send them again to a
                 standby that lags.
-            standby: returns up to where a standby has the merged log; files with messages that the
-                standby lacks are kept, too. None without a standby.
+            standby: returns the position up to which a standby has the merged log; files with
+                messages that the standby lacks are kept, too. None without a standby.
             loop: the event loop that serves the connections; a new one is made if not given.
             watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: seconds until a session is offered again after a refusal that lasts
                 until something is repaired.
-            known: the nodes as members change, used instead of `nodes`; None to keep `nodes`.
+            known: the cluster's nodes as they change, instead of `nodes`; None to keep `nodes`.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
@@ -262,7 +262,7 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions whose archived beginning no node has, so that they cannot be merged.
+        """Return the sessions that cannot be merged, because no node has their archived beginning.
 
         These sessions were shipped to another cluster earlier, or this cluster has lost its state.
         """
@@ -272,13 +272,13 @@ class PushClient:
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 
     def refused(self) -> list[str]:
-        """Return the sessions that no majority accepts until an operator or publisher acts."""
+        """Return the sessions that no majority will accept until an operator or publisher acts."""
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
         """Whether another program ships every session that is not known to be merged.
 
-        The nodes accept a session from one connection at a time, and confirm it only there.
+        The nodes accept a session from one connection at a time, and confirm it only on that one.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -308,10 +308,10 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether most nodes have all of a session, and report that a majority of the cluster does.
+        """Whether a majority of the nodes shipped to, and of the cluster, has all of a session.
 
-        This client may ship to only some of the cluster's nodes, and only nodes know how many there
-        are.
+        This client may ship to only some of the cluster's nodes, and only nodes know how many the
+        cluster has. So a node must have reported that a majority of the cluster has the session.
         """
         progress, settled = self._book.progress(session), set()
         every = [each for each in self._connections if not each.is_sealed]

@@ -44,9 +44,12 @@ class ShippedSessions(Protocol):
         """Return the sessions to ship now."""
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, and a function that returns the end of what may be sent now.
+        """Open a session's log for sending.
 
-        The function is None if all of the log may be sent. Returns None alone if the log is gone.
+        Returns:
+            A pair: the log, and a function that returns the end of what may be sent now. The second
+            is None if all of the log may be sent. None instead of a pair if the log is gone, or
+            must not be shipped.
         """
 
     def answered(self, node: str, holder: str) -> None:
@@ -60,14 +63,14 @@ class ShippedSessions(Protocol):
 
         Args:
             session: its name.
-            whole: whether to save also confirmations that no caller waits for.
+            whole: whether to also save confirmations that no caller waits for.
         """
 
     def rest(self, session: str) -> None:
         """Close the files of an idle session."""
 
     def begun(self, serial: int) -> None:
-        """Record that a connection began, when `serial` logs were known to have ended."""
+        """Record that a connection began; by then, `serial` logs were known to have ended."""
 
     def refused(self, session: str, why: Refused) -> float:
         """Record a refusal; return after how many seconds to offer the session again."""
@@ -124,7 +127,7 @@ class PushConnection:
             self.dialer.set()
 
     def look(self, *, urgent: bool = True) -> None:
-        """Have all sessions checked: any may have changed or be new; `urgent` if that is likely."""
+        """Have all sessions checked soon; `urgent` if some have probably changed, or are new."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
             self.dialer.set()
@@ -148,7 +151,10 @@ class PushConnection:
         return channel.log.manifest.frames_end(channel.position)
 
     def sent(self, session: str) -> tuple[Position | None, int]:
-        """Return the end sent, and how many bytes its file has after it; None and 0 if unknown."""
+        """Return the end of what was sent, and how many bytes its file has after it.
+
+        None and 0 if no channel carries the session.
+        """
         channel = self._channels.get(session)
         if channel is None:
             return None, 0
@@ -176,8 +182,8 @@ class PushConnection:
     def is_wanted(self) -> bool:
         """Whether to have a connection now.
 
-        False also if the connection has used up its channel numbers and a new one would have enough
-        for all sessions: the dialer then makes a new one.
+        Also False if the connection has used up its channel numbers, and a new connection would
+        have enough for all sessions. The dialer then makes a new one.
         """
         side = self._side
         is_used_up = side is not None and side.is_used_up

@@ -6,7 +6,7 @@ from rt.log.notify.headers_note import HeadersNote
 
 
 class HeadersNews:
-    """HeadersNews: whether publishers may write headers, as the nodes have answered.
+    """HeadersNews: whether publishers may write headers, according to the nodes' answers.
 
     One node that allows headers suffices: nodes do so only once all of them can read headers.
 
@@ -21,22 +21,22 @@ class HeadersNews:
         self._noted: str | None = None
 
     def begin(self) -> None:
-        """Remove a refusal of an earlier run, which may be outdated."""
+        """Remove a refusal that an earlier run saved, since it may be outdated."""
         with suppress(OSError):
             if self._file.read():
                 self._file.remove()
 
     def take(self, node: str, why_not: str) -> None:
-        """Record and write why a node does not allow headers; "" if it does.
+        """Record and save why a node does not allow headers; "" if it does.
 
-        If the disk fails, the next `note` writes it.
+        If the disk fails, the next `note` saves the answer.
         """
         self._said[node] = why_not
         with suppress(OSError):
             self.note()
 
     def note(self) -> None:
-        """Write the answer if it has changed; `OSError` if that fails."""
+        """Save the nodes' answer if it has changed; `OSError` if that fails."""
         if not self._said:
             return
         answers = sorted(set(self._said.values()))

@@ -8,9 +8,10 @@ from rt.position import START, Position
 class LateRelease:
     """Delays the archiving of a session's files for a time, or until a standby has the messages.
 
-    Each end that could be archived gets a mark: a time in seconds, or a position of the merged log.
-    The end is released once its mark has been passed: because the time is over, or because the
-    standby has the merged log up to that position. One end is remembered for each file.
+    An end is a position up to which files could be archived. Each end gets a mark, which is a time
+    in seconds or a position of the merged log. The end is released once its mark has been passed:
+    once the delay is over, or once the standby has the merged log up to that position. One end is
+    remembered for each file.
 
     Threads: one at a time uses it.
     """

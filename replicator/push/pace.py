@@ -17,7 +17,7 @@ _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0  # between two looks at all sessions
 
 _AT_ONCE: Final = 16  # sessions: some 0.5 ms in which other threads get little of the interpreter
-# The longest rest after them, and of all rests of one look, however many sessions there are.
+# Maximum seconds of one rest after so many sessions, and of all rests in a look at all sessions.
 _URGENT_S: Final = (0.004, 0.5)
 _AT_LEISURE_S: Final = (0.05, 4.0)  # well below `rt.log.notify.shipping.FRESH_S`
 
@@ -28,7 +28,7 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
 
 
 class SessionRounds:
-    """Calls a function for every session, once a second, or every few seconds for thousands.
+    """Calls a function for every session: once a second, or every few seconds for thousands.
 
     It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`), a
     few sessions at a time, since the function may wait for the sessions' disk.
@@ -38,7 +38,7 @@ class SessionRounds:
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
-        """Prepare to call `look_at` for each of `names`, which may raise `OSError`."""
+        """Prepare to call `look_at` for each session in `names()`; `names` may raise `OSError`."""
         self._names = names
         self._look_at = look_at
         self._turn = threading.Lock()
@@ -47,7 +47,7 @@ class SessionRounds:
         self._threads: SyncThreads | None = None
 
     def start(self, directory: str) -> None:
-        """Begin, in the threads that sync the disk of this directory, which need not exist yet."""
+        """Begin, in the threads that sync the disk of `directory`; it need not exist yet."""
         while not os.path.exists(directory):
             directory = os.path.dirname(os.path.abspath(directory))
         self._threads = sync_threads(directory)
@@ -98,11 +98,14 @@ class SessionSweep:
         self.is_asked = True
 
     def answer(self) -> None:
-        """Clear the request, before the sessions are listed: later requests then count again."""
+        """Clear the request; call it before listing the sessions, so that later requests count."""
         self.is_asked = False
 
     def begin(self, new: Iterable[str], known: Collection[str]) -> None:
-        """Plan to check all sessions: new ones first, then those left over from the last check."""
+        """Plan which sessions to check: the `new` ones first, then those left from the last check.
+
+        If the request is urgent, or none are left from the last check, all of `known` follow.
+        """
         self._new = dict.fromkeys(new)
         left = [each for each in self._left if each in known]
         if self._is_urgent:
@@ -135,7 +138,10 @@ class SessionSweep:
         return taken
 
     def wait_s(self, longest_s: float) -> float:
-        """Return the seconds until the next turn, `longest_s` if no session is left to check."""
+        """Return the seconds until the next turn, at most `longest_s`.
+
+        If no session is left to check, this is `longest_s`.
+        """
         if self._new:
             return 0.0
         return min(max(0.0, self._due_s - self._clock()), longest_s) if self._left else longest_s

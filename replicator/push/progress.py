@@ -14,14 +14,14 @@ from rt.position import START, Position
 
 
 class Release(Enum):
-    """Release: when the rolled files of a publisher's session are archived on its machine."""
+    """Release: when the rolled files of a session are archived on its publisher's machine."""
 
     MERGED = "merged"  # when a majority of the nodes it is shipped to has merged them
     ALL = "all"  # when every node has merged them
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
-        """Return how many of `nodes` nodes must have merged files before these are archived."""
+        """Return how many of `nodes` nodes must have merged a file before it is archived."""
         return nodes if self is Release.ALL else nodes // 2 + 1
 
 
@@ -83,11 +83,11 @@ def agreed(ends: Iterable[Position], voices: int) -> Position:
 
 
 class SessionProgress:
-    """SessionProgress: each node's confirmations of a session, and the file its publisher reads.
+    """SessionProgress: each node's confirmations of a session, saved in a file for its publisher.
 
-    Threads: any thread may call any method. `_lock` guards changes of `known`, which is replaced
-        as a whole, `_noted` and both ids. `_reached` and `_holders` are changed under it too, one
-        whole entry at a time, and read without it.
+    Threads: any thread may call any method. `_lock` guards `_noted`, both ids, and changes of
+        `known`, which is replaced as a whole. `_reached` and `_holders` are changed under `_lock`,
+        one whole entry at a time, and read without it.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class SessionProgress:
             nodes: how many nodes are shipped to.
             release: when the session's rolled files may be archived.
             keep_s: how many seconds longer to keep these files.
-            standby: returns up to where a standby has the merged log; files are kept until the
-                standby has their messages. None without a standby.
+            standby: returns the position up to which a standby has the merged log; files are kept
+                until the standby has their messages. None without a standby.
             clock: returns the time in seconds.
         """
         self._keep_s, self._clock, self._standby = keep_s, clock, standby
@@ -140,7 +140,7 @@ class SessionProgress:
     def is_replicated(self, end: Position) -> bool:
         """Whether a node has reported that a majority of all nodes holds everything up to `end`.
 
-        Only a node knows how many nodes there are: a publisher may know one of three.
+        Only nodes know how many nodes there are; a publisher may know one of three.
         """
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
@@ -167,7 +167,7 @@ class SessionProgress:
         Args:
             node: the node.
             ack: what it has confirmed.
-            log: the id of the acknowledged log: a session's directory may be made again, and
+            log: the id of the acknowledged log. If a session's directory is made again,
                 confirmations of the old log do not apply to the new one.
             holder: the name in the node's certificate. A name has one vote, however many addresses
                 it answers at. "" if unknown; then the address counts by itself.
@@ -186,9 +186,9 @@ class SessionProgress:
         return True
 
     def _release(self) -> None:
-        """Compute from the nodes' confirmations up to where the session's files may be archived.
+        """Compute, from the nodes' confirmations, up to where the session's files may be archived.
 
-        This is done when the result is asked for, since no caller waits for it to grow.
+        This is done only when the result is requested, since no caller waits for it to grow.
         """
         if not self._releases:
             return
@@ -217,7 +217,7 @@ class SessionProgress:
     def begin_epoch(self) -> None:
         """Forget all confirmations but `released`, because the nodes' log has ended.
 
-        The nodes of the log that continues it confirm the session again.
+        Another log continues that one, and its nodes confirm the session again.
         """
         with self._lock:
             self.known = in_next_log(self.known)
@@ -264,8 +264,8 @@ class SessionStatus:
         session: the session's name.
         node: `host:port`.
         connected: whether a connection to the node carries the session.
-        position: the end of what was sent; without a connection, the end that the node has synced,
-            or any node if this one was never heard from.
+        position: the end of what was sent. Without a connection, the end of what the node has
+            synced, or of what any node has synced if this one was never heard from.
         durable: the end of what the node has synced.
         lag_bytes: bytes of the session's current file after `position`.
         error: why the session is not sent, or "".

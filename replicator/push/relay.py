@@ -31,7 +31,7 @@ class HeldCopy(NamedTuple):
 
     Attributes:
         directory: the copy's directory.
-        durable: returns the end that may be relayed now; `Refused` if the copy was set aside.
+        durable: returns the end of what may be relayed now; `Refused` if the copy was set aside.
         doubted: called when the copy was found damaged, or differs from the other node's copy.
     """
 
@@ -43,7 +43,7 @@ class HeldCopy(NamedTuple):
 class RequestedSessions:
     """RequestedSessions: the sessions that another node requested and this node relays to it.
 
-    Of each session, what this node's copy holds durably is relayed.
+    Only the durable part of this node's copy of a session is relayed.
 
     Threads: any thread may call any method; each changes one entry of one dictionary at a time.
     """

@@ -23,7 +23,7 @@ _log: Final = logging.getLogger(__name__)
 class Releaser:
     """Archives files that sessions no longer need, where no running publisher does so.
 
-    A publisher that runs archives the files itself, as far as its `confirmed` file allows.
+    A running publisher archives its files itself, as far as its `confirmed` file allows.
 
     Threads: one thread at a time calls `look_at`.
     """
@@ -39,9 +39,9 @@ class Releaser:
     def look_at(self, session: str, *, last: bool = False) -> None:
         """Archive the session's released files; an error is logged.
 
-        If the released end has moved within one file since the last look, nothing is done: the next
-        look finds whether it has reached the end of the file. With `last`, no look follows, so the
-        files are archived now.
+        If the released end has moved within one file since the last look, nothing is done. That
+        file is probably not released to its end yet; if it is, the next look archives it. With
+        `last`, no look follows, so the files are archived now.
         """
         if self._release is Release.NEVER:
             return

@@ -26,7 +26,7 @@ _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time 
 
 
 class SessionBook:
-    """The sessions of a stream to ship: those found in its directory, or chosen ones.
+    """The sessions of a stream that are shipped: those found in its directory, or chosen ones.
 
     Threads: any thread may call any method, except `choose` and `leave`, which the loop calls;
     `_progress` grows by atomic `setdefault`, `_chosen` is replaced as a whole, and each entry of
@@ -74,9 +74,9 @@ class SessionBook:
             del self._holders[node]
 
     def begun(self, serial: int) -> None:
-        """Note a new connection; if the nodes' log has ended since the last, forget confirmations.
+        """Record a new connection; forget confirmations if a log has ended since the last one.
 
-        Another cluster continues that log, and its nodes confirm everything again.
+        Another cluster continues the ended log, and its nodes confirm everything again.
 
         Args:
             serial: how many logs were known to have ended when this connection began.
@@ -119,9 +119,11 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, and None instead of a limit, since all of the log may be sent.
+        """Open a session's log for sending.
 
-        Returns None alone if the session must not be shipped.
+        Returns:
+            A pair: the log, and None, because all of the log may be sent. None instead of a pair if
+            the session must not be shipped.
         """
         if not self.ships(session):
             return None
@@ -137,8 +139,8 @@ class SessionBook:
     def bytes_after(self, session: str, position: Position) -> int:
         """Return how many bytes a session's last file has after a position.
 
-        If the position is in an earlier file, this is the size of the last file. It reads the
-        directory, for a session that no connection ships and whose log is therefore not open.
+        If the position is in an earlier file, this is the size of the last file. This reads the
+        directory, since the log of a session that no connection ships is not open.
         """
         path = self.path(session)
         files = (file_position(name) for name in OsDisk().names(path))
@@ -188,7 +190,10 @@ class SessionBook:
             known.rest()
 
     def refused(self, session: str, why: Refused) -> float:
-        """Return after how many seconds to offer a refused session again."""
+        """Return after how many seconds to offer a refused session again.
+
+        If the session's log was replaced, this forgets the confirmations of the old one.
+        """
         if isinstance(why, LogReplaced):
             self.progress(session).forget()
         if why.code == NO_HEADERS:

@@ -22,7 +22,7 @@ from rt.net.loop.event_loop import EventLoop
 
 _log: Final = logging.getLogger(__name__)
 _SWEEP_S: Final = 1.0  # how often to look for new sessions, and begin a look at all
-_SWEEP_ONLY_S: Final = 0.05  # the same where the file system sends none
+_SWEEP_ONLY_S: Final = 0.05  # the same where the file system reports no changes
 
 
 class SessionWatcher:
@@ -149,7 +149,7 @@ class SessionWatcher:
         self._sweep_at_s = now_s + (_SWEEP_S if has_events else _SWEEP_ONLY_S)
 
     def _open(self, loop: EventLoop) -> Watch:
-        # our own notes of what the nodes confirm and refuse lie beside the session's files
+        # our own notes of what the nodes confirm and refuse are in the sessions' directories
         ignored = (confirmations.FILE_NAME, shipping.FILE_NAME, shipping.DRAFT_NAME)
         watch = self._watch = Watch(self._mode, ignored)
         watch.add(self._book.directory)

@@ -18,7 +18,7 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Writes, at each look, why published messages of a session are not merged yet.
+    """Writes, at each look at a session, why its published messages are not merged yet.
 
     Threads: one thread at a time uses it.
     """
@@ -29,7 +29,7 @@ class ShippingNotes:
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Prepare; `errors` returns why a session is not shipped to each node, "" if it is."""
+        """Prepare; `errors` returns for each node why a session is not shipped to it, or ""."""
         self._book = book
         self._errors = errors
         self._connections = connections
@@ -83,7 +83,7 @@ class ShippingNotes:
     def _standstill(self, session: str) -> str:
         """Return why nothing of a shipped session was merged since the last check.
 
-        "" if something was merged, or if everything sent is merged.
+        Returns "" if something was merged, or if everything that was sent is merged.
         """
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
