@@ -49,17 +49,18 @@ class PullStatus:
     Attributes:
         node: the node that the copy comes from; "" while there is no connection.
         position: the end of the copy.
-        next_place: where the copy continues: at `position`, or in the next file.
+        next_place: where the copy continues, which is `position` or the next file.
         durable: the durable end of the copy.
-        has_all: whether the node has reported, on this connection, that it has nothing more.
+        has_all: whether the node has reported, on this connection, that it has sent everything.
         is_ahead: whether the last node that answered had less than the copy has.
         error: why there is no connection, why the copy has stopped, or the disk's last error if
             nothing was copied since.
-        complete_to: a position that the copy has reached, and that follows everything merged by
-            `asked_ns`; None until the copy reaches a position that `PullClient.ask_end` returned.
+        complete_to: a position that the copy has reached; it follows everything merged by
+            `asked_ns`. None until the copy reaches the end that an `ask_end` waits for.
         asked_ns: when the question that led to `complete_to` was asked, ns since the epoch.
-        furthest: the furthest end that any node has reported lately.
-        lag: how far the node lags another node, as text; "" if it does not, or that is unknown.
+        furthest: the furthest end that any node has reported.
+        lag: how far the node lags another node, as text; "" if it does not lag, or if that is
+            unknown.
     """
 
     node: str
@@ -92,9 +93,10 @@ class PullClient:
     (`replicator.pull.lag_watch`).
 
     Threads: the loop calls the methods of `Served`, and one thread of its pool at a time does the
-    work of `aside`; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead`, `_is_accepted` and
-    `_has_rejoined`. `_watch` and `_leaving` belong to the loop; `_complete` and `_others` are
-    replaced as a whole. Any thread may call the public methods, but `stop` only one at a time.
+    work of `aside`. Only these threads set `_side`, `_refused`, `_has_all`, `_is_ahead`,
+    `_is_accepted` and `_has_rejoined`. Only the loop uses `_watch` and `_leaving`; `_complete` and
+    `_others` are replaced as a whole. Any thread may call the public methods, but only one thread
+    at a time may call `stop`.
     """
 
     def __init__(
@@ -131,8 +133,8 @@ class PullClient:
             asks: asks nodes where the stream ends; made here if not given.
             loop: the event loop that serves the connection; made here if not given.
             watch: decides when a node lags; it names nodes `host:port`. Made here if not given.
-            known: the nodes as members change, used instead of `nodes`; None to keep `nodes`.
-            is_wanted: returns whether to be connected now; asked at each turn, and by `wake`.
+            known: the cluster's nodes as they change, instead of `nodes`; None to keep `nodes`.
+            is_wanted: returns whether to be connected now; called at each turn, and after `wake`.
             near: mirrors that are preferred to nodes, in this order, unless they lag.
 
         Raises:
@@ -169,7 +171,7 @@ class PullClient:
         self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
-        """Start copying; `CorruptLog` if a copy that is also served is damaged."""
+        """Start copying; raises `CorruptLog` if the copy is damaged and is served to others."""
         self._guard.demand_owner()
         self._copy.open()
         self._loop = self._loop or EventLoop(pool_threads=_POOL_THREADS)
@@ -187,7 +189,7 @@ class PullClient:
 
     @property
     def loop(self) -> EventLoop | None:
-        """The event loop in use; None before `start`, and once its own loop was stopped."""
+        """The event loop in use; None before `start`, and once a loop of its own was stopped."""
         return self._loop
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
@@ -256,7 +258,7 @@ class PullClient:
         return None if self._copy.log is None else self._copy.log.appender
 
     def on_damage(self, suspect: Callable[[CorruptLog], None]) -> None:
-        """Have damage in rolled files reported; call before `start`."""
+        """Have `suspect` called with damage in rolled files; call this before `start`."""
         self._copy.suspect = suspect
 
     def on_succession(
@@ -284,7 +286,7 @@ class PullClient:
 
     @property
     def has_tried(self) -> bool:
-        """Whether an attempt to connect has ended, with or without success, or the copy failed."""
+        """Whether an attempt to connect has ended, successful or not, or the copy has failed."""
         return bool(self._dialer.codes) or bool(self._copy.failure)
 
     @property
@@ -322,7 +324,7 @@ class PullClient:
         return self._is_wanted()
 
     def avoids(self, node: Address) -> bool:
-        """Whether to pull from others first: the node lags, or a near mirror would do instead."""
+        """Whether to try others first: `node` lags, or is not near while a near mirror keeps up."""
         now_s = time.monotonic()
         lags = {each: self._watch.avoids(address_text(each), now_s) for each in [node, *self._near]}
         return lags[node] or (node not in self._near and not all(lags.values()))
@@ -340,7 +342,7 @@ class PullClient:
     def turn(self) -> float:
         """Handle what has arrived; return the seconds until the next turn.
 
-        If the node has refused the copy, or this client leaves the node, `Refused` says why.
+        Raises `Refused` with the reason if the node refuses the copy, or this client leaves it.
         """
         side = self._side
         if side is None:
@@ -421,14 +423,14 @@ class PullClient:
 
     @property
     def crosses(self) -> bool:
-        """Whether the copy does not come from a near mirror now."""
+        """Whether the copy comes from anything but a near mirror now."""
         return self._dialer.node not in map(address_text, self._near)
 
     def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
         """Whether to switch to the mirror `name`, which is nearer than the present source.
 
-        Its `end` must be at or after `place`, where this copy continued when the mirror was asked:
-        a mirror that has less than this copy sends nothing.
+        The mirror's `end` must be at or after `place`, where this copy continued when the mirror
+        was asked. A mirror that has less than this copy would send nothing.
         """
         near = [address_text(each) for each in self._near]
         if end is None or end < place or self._watch.avoids(name, time.monotonic()):

@@ -33,7 +33,7 @@ class NoEnd(NamedTuple):
 
 
 class EndAsks:
-    """EndAsks: asks nodes where a stream ends, as a puller. Any thread may call any method."""
+    """EndAsks: asks nodes, for a puller, where a stream ends. Any thread may call any method."""
 
     def __init__(self, contexts: Contexts) -> None:
         """Prepare; nothing is asked yet.

@@ -10,10 +10,10 @@ NODES_MAX: Final = 32  # configured ones and those learned
 
 
 def covers(asked_s: float, since_s: float) -> bool:
-    """Whether the answer to a question asked at `asked_s` is valid for a reader since `since_s`.
+    """Whether the answer to a question asked at `asked_s` holds for a reader from `since_s` on.
 
-    The answer to an earlier question may lie before messages that were merged until the reader
-    began, and the reader must not miss these messages.
+    If the question was asked earlier, messages may have been merged between the answer and
+    `since_s`, and the reader must not miss them.
     """
     return asked_s >= since_s
 
@@ -21,10 +21,10 @@ def covers(asked_s: float, since_s: float) -> bool:
 class EndQuestion(Generic[Node]):
     """EndQuestion: asks one node after another, and compares a copy with the answer.
 
-    An answer counts only if the node asked a majority after this object was made. Then everything
-    that was confirmed as merged before this object was made is before the end in the answer. So a
-    copy that has reached this end has all of that, whichever node it was pulled from. The answer
-    says nothing about what was merged later.
+    An answer counts only if the node asked a majority after this object was made. Then the end in
+    the answer follows everything that was confirmed as merged before this object was made. So a
+    copy that has reached this end has all of it, whichever node the copy was pulled from. The
+    answer says nothing about what was merged later.
 
     Pure: `replicator.pull.end_wait` asks in a thread, and the simulation in its turns.
     """
@@ -58,7 +58,7 @@ class EndQuestion(Generic[Node]):
         self.end = end
 
     def failed(self, why: str, members: Sequence[Node] = (), *, for_good: bool = False) -> None:
-        """Record that the asked node told no end, and continue with the next node.
+        """Record that the asked node did not tell the end, and continue with the next node.
 
         Args:
             why: the reason, as text.

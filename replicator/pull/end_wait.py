@@ -21,10 +21,9 @@ _LOOK_FIRST_S, _LOOK_S = 0.001, 0.05  # between checks of the copy's progress
 class EndWait:
     """EndWait: asks where the stream ends, and waits until the copy has reached that end.
 
-    Threads: the loop asks and checks, until `close`; any thread may call the public methods.
-        `_question` belongs to the loop, and `end` is set by it; `is_reached` is set before `_over`
-        is done. One thread at a time does the work put aside: it asks a node, or reads where the
-        copy is.
+    Threads: the loop asks and checks, until `close`; any thread may call the public methods. Only
+        the loop uses `_question` and sets `end`; `is_reached` is set before `_over` is done. One
+        thread at a time does the work put aside: it asks a node, or reads where the copy is.
     """
 
     def __init__(
@@ -44,8 +43,9 @@ class EndWait:
             nodes: nodes or mirrors, asked in turn.
             asks: asks one node or mirror for the end, like `EndAsks.latest`.
             place: returns where the copy continues now.
-            loop: the event loop that has them asked, and checks the copy.
-            reached: called with the end and the time of the question once the copy has reached it.
+            loop: the event loop that has the nodes asked, and checks the copy.
+            reached: called once the copy has reached the end, with the end and the time of the
+                question in ns since the epoch.
             is_accepted: returns whether a node has found the copy to be a prefix of its log.
                 Without that, a copy of another log, or a damaged one, could seem complete.
             reads_disk: whether `place` reads files, so that the loop's pool must call it.
@@ -109,7 +109,7 @@ class EndWait:
             self._answered.set_result(None)
 
     def _turn(self) -> float | Aside | None:
-        """Return work for a thread or the seconds until the next turn; None to take no more."""
+        """Return work for a thread, or the seconds until the next turn; None if none follows."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if pause_s:
             return pause_s
@@ -153,7 +153,7 @@ class EndWait:
             self._end(error)
 
     def _next_s(self) -> float | None:
-        """Return the seconds until the next look; None, ending the wait, at the stream's end."""
+        """Return the seconds until the next look; None, and end the wait, if the end is reached."""
         if self.is_reached and self.end is not None:
             self._took(self.end, self._asked_ns)
             self._end()

@@ -8,8 +8,8 @@ from rt.position import START, Position
 
 Node = TypeVar("Node", bound=Hashable)
 
-# Between two questions. Each is a handshake, of some 3 ms at the node: 100 readers of three
-# nodes cost each node a thirtieth of a processor.
+# Time between two questions. Each question costs the node a handshake, some 3 ms, so 100 readers
+# of three nodes cost each node a thirtieth of a processor.
 LOOK_S: Final = 3.0
 LAG_S: Final = 5.0  # nodes merge within milliseconds; an election takes one or two seconds
 AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again in any case
@@ -40,11 +40,11 @@ class _Heard(NamedTuple):
 class LagWatch(Generic[Node]):
     """LagWatch: asks nodes now and then how far they have merged, and leaves a node that lags.
 
-    The puller leaves its current node if another node reported an end, and the current node's own
-    answer `lag_s` later is still before it. If the current node does not answer, the puller leaves
-    it once the copy has not grown for `lag_s`. A node that has everything is kept, even if the copy
-    has not caught up with it. A node that was left is avoided for `AVOID_S`, or until it has what
-    it lacked. No node is left unless another node is known to have more.
+    The puller leaves its current node if another node has reported an end, and the current node,
+    asked `lag_s` later, still reports an earlier end. If the current node does not answer, the
+    puller leaves it once the copy has not grown for `lag_s`. A node that has everything is kept,
+    even if the copy has not caught up with it. A node that was left is avoided for `AVOID_S`, or
+    until it has what it lacked. No node is left unless another node is known to have more.
 
     Pure: the caller passes the time.
     """
@@ -135,7 +135,7 @@ class LagWatch(Generic[Node]):
         return f"{why}; another node is asked instead"
 
     def lag(self, now_s: float) -> str:
-        """Return how far the current node lags; "" if it has not lagged for `lag_s`."""
+        """Return, as text, how far the current node lags; "" if it has not lagged for `lag_s`."""
         self._aim()
         target, current = self._target, self._current
         if target is None or current is None or not self._is_overdue(now_s):
@@ -156,7 +156,7 @@ class LagWatch(Generic[Node]):
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node was asked after its `lag_s` to reach the target had passed."""
+        """Whether the current node was last asked after its time to reach the target was over."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False
@@ -176,7 +176,7 @@ class LagWatch(Generic[Node]):
         )
 
     def _aim(self) -> None:
-        """Set the target: the end reported first that the current node is not known to have."""
+        """Set the target: of the ends that the current node may lack, the one reported first."""
         if self._current is None:
             return
         own = self._heard.get(self._current)

@@ -51,7 +51,7 @@ class PulledLog:
         grown(appender.end)  # a mirror serves what is there before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
-        """Return this copy for a connection; ring its bell whenever the copy was synced."""
+        """Return this copy for a connection; ring `bell` after each sync of it from now on."""
         self._bell = bell
         self.written()
         return self
@@ -78,7 +78,7 @@ class PulledLog:
         return False
 
     def doubted(self, _why: str = "") -> None:
-        """Check the copy's last file for damage, because the node found other bytes in it."""
+        """Check the copy's last file for damage, because its bytes differ from the node's."""
         known = self.appender.manifest
         try:
             self.appender.verify(known.frames_end(self.appender.end.file))
@@ -296,7 +296,7 @@ class LocalCopy:
         self.log = self._open(log.appender.identity)
 
     def _turn(self) -> float | Aside:
-        """Return a sync for a thread if one is due, or the seconds until then."""
+        """Return a sync for a thread to do if one is due; otherwise the seconds until then."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         log = self.log
@@ -325,11 +325,11 @@ def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
     """Set the damaged active file of a copy aside, so that the file is copied again.
 
     Args:
-        copy: the damaged copy, which this closes; open it again afterwards.
+        copy: the damaged copy; this function closes it, so open it again afterwards.
         damage: what was found, and in which file.
 
     Returns:
-        False if the damaged file is not the active one: then nothing was done.
+        False, and nothing was done, if the damaged file is not the active one.
     """
     file = damage.position.file
     if file in copy.manifest.rolled:

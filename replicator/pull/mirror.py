@@ -55,7 +55,7 @@ class MirrorFeed:
 def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
     """Return why a node is not admitted; "" if it only asks a question (`greets`).
 
-    A node with this mirror as its standby asks, before it starts, whether the log is still served.
+    Before it starts, a node whose standby is this mirror asks whether the log is still served.
     """
     return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
@@ -64,8 +64,9 @@ class Mirror:
     """Mirror: the host of a server that only lets subscribers pull (`replicator.host.Host`).
 
     The server's certificate has the role `mirror`: publishers refuse it, and it cannot push, vote
-    or operate anywhere. A mirror that is asked where the stream ends asks its own nodes. It reports
-    a puller's copy as complete only after its own copy has reached the end that they returned.
+    or operate anywhere. When a mirror is asked where the stream ends, it asks its own nodes. It
+    reports a puller's copy as complete only after its own copy has reached the end that they
+    returned.
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
@@ -74,7 +75,7 @@ class Mirror:
         the next question. The other fields never change.
 
     Attributes:
-        loop: the event loop of the server; what fills the copy may use it, too.
+        loop: the event loop of the server; the client that fills the copy may use it, too.
     """
 
     is_first = False  # nothing is merged here
@@ -97,7 +98,7 @@ class Mirror:
         self.stream = stream
         self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has damage repaired
         self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
-        self.successions: Successions | None = None  # those of what fills the copy
+        self.successions: Successions | None = None  # those of the client that fills the copy
         self._feeds = LogFeeds(directory)
         self._asking = threading.Lock()
         self._proof: EndWait | None = None  # the last question whether the copy is complete

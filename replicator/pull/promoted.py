@@ -8,11 +8,11 @@ from rt.log.files.identity import read_log_identity
 from rt.net.authority.files import read_file
 from rt.net.authority.succession import SUCCESSION_BYTES_MAX, said_in
 
-SUCCESSION_NAME: Final = "standby.succession"  # beside the copy; `rt standby promote` writes it
+SUCCESSION_NAME: Final = "standby.succession"  # next to the copy; `rt standby promote` writes it
 
 
 def succession_beside(directory: str) -> str:
-    """Return the path of the file, beside a copy, that says which log continues the copy's."""
+    """Return the path of the file, next to a copy, that says which log continues the copy's."""
     return os.path.join(os.path.dirname(os.path.abspath(directory)), SUCCESSION_NAME)
 
 
