@@ -46,7 +46,7 @@ class FileFetch:
         pull: Callable[..., PullClient] = PullClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare, and remove copies that an earlier process did not use.
+        """Prepare, and remove unused copies of an earlier process.
 
         Args:
             directory: directory of the log.

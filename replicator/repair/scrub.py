@@ -48,7 +48,7 @@ class ScrubPorts:
     """ScrubPorts: what a scrub reads, and how damage is handled.
 
     Attributes:
-        logs: returns the open logs whose rolled files to read, merged logs first.
+        logs: returns the open logs whose rolled files are to be read, merged logs first.
         mend: replaces a damaged file of a merged log; `Refused` if no node has it.
         report: called with damage in the copy of a session, which is repaired elsewhere.
         barred: the damaged files of the merged log, which are not served.
@@ -81,7 +81,7 @@ class _Reading(NamedTuple):
 
 
 class Scrub:
-    """Scrub: rereads the rolled files of a log to find damage, and has it repaired.
+    """Scrub: rereads the rolled files of logs to find damage, and has it repaired.
 
     It checks suspected files first, then retries repairs, then reads the next file.
 
@@ -120,7 +120,7 @@ class Scrub:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            bytes_max: bytes to read; a repair copies a whole file at once.
+            bytes_max: how many bytes to read; a repair copies a whole file in one turn.
 
         Raises:
             Stopped: the scrub was stopped during a repair.
@@ -165,8 +165,8 @@ class Scrub:
     def _retry(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
         """Return the damaged file whose retry is longest overdue, if any is due.
 
-        The longest overdue comes first, since an attempt, which reads the file again and copies it,
-        may take longer than the pause between attempts.
+        An attempt reads the file again and copies it, so it may take longer than the pause between
+        attempts. The longest overdue comes first, so that every file is retried even then.
         """
         due = [place for place, bad in self._bad.items() if place[0] in logs]
         first = min(due, key=lambda place: self._bad[place].retry_s, default=None)
@@ -185,7 +185,7 @@ class Scrub:
         return now_s >= self._next_round_s
 
     def _places(self, logs: Iterable[Appender]) -> Iterator[Place]:
-        """Yield the rolled files to read in a round, after those read before a restart."""
+        """Yield the rolled files to read in a round, without those read before a restart."""
         for log in logs:
             known = log.manifest
             files = list(known.order)

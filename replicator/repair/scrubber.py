@@ -23,13 +23,13 @@ _FAILED_S: Final = 30.0  # after an error of the disk
 class Scrubber:
     """Scrubber: runs the turns of a `Scrub` in a thread of a pool.
 
-    Threads: only the running turn uses `_scrub`, except for those of its methods that any thread
+    Threads: only the running turn uses `_scrub`, except for the methods of `Scrub` that any thread
         may call. Any thread may call `suspect` and read `state`; the owner calls `start` and
         `stop`, which sets `_is_stopping`.
     """
 
     def __init__(self, scrub: Scrub, bytes_s: int, give_up: Callable[[], None]) -> None:
-        """Prepare to read so many bytes a second; 0 reads only suspected files.
+        """Prepare to read `bytes_s` bytes a second; `SCRUB_BYTES_S` if that is 0.
 
         `give_up` ends a running repair.
         """
@@ -55,8 +55,8 @@ class Scrubber:
 
         Args:
             loop: the event loop that starts each turn when it is due.
-            pool: its threads run the turns, and a repair occupies one while it copies a file; None
-                for a thread of its own.
+            pool: runs the turns in its threads; a repair occupies one of them while it copies a
+                file. None for a thread that only this scrubber uses.
         """
         self._chore = Chore(loop, self._turn, pool=pool or self._own_pool)
         self._chore.ask()
