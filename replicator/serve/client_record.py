@@ -15,8 +15,8 @@ from rt.version import SOFTWARE
 
 PUSHES: Final = "push"
 PULLS: Final = "pull"
-# Reasons of refusals that are counted separately. A peer can invent others, which are counted as
-# `OTHER`, since each would be a permanent series of its own.
+# Reasons of refusals that are counted separately. All others are counted as `OTHER`: peers can
+# invent reasons, and each would be a permanent series of its own.
 REASONS: Final = (
     "behind", "busy", "corrupt", "disk", "displaced", "diverged", "foreign", "memory", "name",
     "name-taken", "not-a-member", "other-log", "other-stream", "owned", "poisoned", "protocol",
@@ -74,10 +74,9 @@ class ServedClient:
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
-        """Return a view of the client, which left at `ended_ns`; None while it is connected.
+        """Return a view of the client; `ended_ns` is when it left, None while it is connected.
 
-        The view of a client that has left ends where the client has confirmed, not where the server
-        has sent.
+        If the client has left, the view's `position` includes only what the client has confirmed.
         """
         position, acked = (None, None) if self.ends is None else self.ends()
         if ended_ns is not None and position is not None and acked is not None:
@@ -100,7 +99,7 @@ class ServerRecord:
     """ServerRecord: a server's clients, with counts of what was sent to them and of refusals.
 
     Threads: the server's loop calls `join`, `leave` and `refuse`; any thread may call the rest.
-        `_known` is replaced as a whole; of `_refused`, one number at a time.
+        `_known` is replaced as a whole, and `_refused` is changed one number at a time.
     """
 
     def __init__(self, log: logging.Logger, about: str = "") -> None:

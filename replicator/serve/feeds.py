@@ -10,7 +10,7 @@ from rt.log.files.damaged_files import DamagedFiles
 from rt.log.write.recent_frames import Appended, RecentFrames
 from rt.position import START, Position
 
-# The merging thread sends to so many, in 0.1 ms each, while the publisher waits for its Ack.
+# The merging thread sends to so many peers, in 0.1 ms each, before the publisher gets its Ack.
 _AT_ONCE: Final = 4
 
 
@@ -43,8 +43,8 @@ class LogFeed:
     def is_whole(self) -> bool:
         """Whether a copy up to `end` has all that was merged; False while this node lags.
 
-        For a connection of another node, True even while this node lags: the other node must not
-        wait for this one, which may be waiting for bytes of the other.
+        For a connection of another node, True even while this node lags. The other node must not
+        wait for this one, since this one may be waiting for bytes from the other.
         """
         return self._relays or self._feeds.is_whole()
 
@@ -57,9 +57,9 @@ class LogFeeds:
     """LogFeeds: the feeds of all pulling connections of a node or mirror.
 
     Threads:
-        `open` and `forget` are called by connections, and change one entry of `_feeds`. The one
-        thread that appends calls `grown`, `begin`, `go_on`, `turn_away` and `refuse`, which copy
-        `_feeds`; it alone writes `end`, `_left`, `moved` and `refusal`. `end` only grows. `damaged`
+        Connections call `open` and `forget`, which change one entry of `_feeds`. The one thread
+        that appends calls `grown`, `begin`, `go_on`, `turn_away` and `refuse`, which copy `_feeds`.
+        Only that thread writes `end`, `_left`, `moved` and `refusal`. `end` only grows. `damaged`
         has a lock of its own; the functions given at the start are never replaced.
     """
 

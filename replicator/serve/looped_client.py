@@ -21,8 +21,8 @@ from rt.net.loop.turns import ContextParty
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5  # between two looks at a connection that is held back
 _PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from waiting
-# Smaller amounts are charged with what follows, since charging costs six Python calls. At the
-# smallest budget, 1 MiB a second, this is 16 ms.
+# Smaller amounts are charged later, together with what follows, since charging costs six Python
+# calls. At the smallest budget, 1 MiB a second, these bytes are worth 16 ms.
 _METERED_BYTES: Final = 16 * KIB
 _METERED_MESSAGES: Final = 8
 
@@ -68,7 +68,7 @@ class LoopedConnection:
     left: Callable[[], None]
 
     def close(self) -> None:
-        """Release the logs, after syncing what was appended last."""
+        """Release the logs, after the host has settled what was appended last."""
         if self.fills is not None:
             self.fills.close()
         if self.feeds is not None:
@@ -133,8 +133,8 @@ class LoopedClient(ContextParty):
             if self._hold is not None and self._is_held(self._hold):
                 self._beat()
                 return
-            # A call before the deadline means that something came. If something comes just at the
-            # deadline, there is a second call.
+            # A call before the deadline means that something has arrived. If something arrives just
+            # at the deadline, there is a second call.
             if self._loop.clock() < self._due_s:
                 self._link.has_more = True
             if (fills := served.fills) is not None:
@@ -287,7 +287,7 @@ class LoopedClient(ContextParty):
 
 
 class _Woken:
-    """Wakes a connection when any thread sets it."""
+    """The party that the loop calls when any thread has set a connection's wake."""
 
     is_urgent = False
 

@@ -20,7 +20,8 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-# A sink is silent while it reads its copy, and counts as dead after 15 s anyway.
+# Time for a peer to say where its copy ends, after reading the copy. A peer that is silent for 15 s
+# counts as dead anyway.
 BEGIN_S: Final = 30.0
 CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks during a flood
 _POLL_S: Final = 1.0  # how often to check the log without the bell
@@ -48,7 +49,7 @@ class PullConnection:
         heard: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Serve the log of the feed that `feed` returns to the peer at the other end of `link`.
+        """Serve to the peer at the other end of `link` the log of the feed that `feed` returns.
 
         Both sides must have greeted. `wake` has the loop call `turn`. `loop` calls the methods; if
         it is None, `set` may send in any thread. `damaged` is as in `replicator.host.Host`, `heard`
@@ -82,7 +83,7 @@ class PullConnection:
 
     @property
     def acked(self) -> Position:
-        """The end that the peer has confirmed, as it does each second. Any thread may ask."""
+        """The end that the peer has confirmed; it confirms every second. Any thread may ask."""
         channel = self._channel
         return self._ends[1] if channel is None else channel.acked
 
@@ -112,7 +113,7 @@ class PullConnection:
         return bool(self._refused)
 
     def turn(self) -> float:
-        """Handle what has arrived and send what is new; return when to call again, in seconds.
+        """Handle what has arrived and send what is new; return in how many seconds to call again.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.

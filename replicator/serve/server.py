@@ -51,7 +51,7 @@ _NO_RESOURCE_S: Final = 0.1
 # dial again at once.
 _REFUSAL_S: Final = 0.5
 _PATIENCE_S: Final = 0.01  # a leader that is not overloaded has merged by then
-_LATER_S: Final = 0.025  # another node, which merges at its next tick at the latest, too
+_LATER_S: Final = 0.025  # other nodes have merged by then, too: at the latest at their next tick
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +133,7 @@ class Server:
         self._loop.call(self._accepting.begin)
 
     def stop(self) -> None:
-        """End all connections; whole messages that were received are appended first."""
+        """End all connections, after appending the whole messages that were received."""
         self._stopping = True
         self._loop.call(self._accepting.end)
         self._listener.close()
@@ -174,7 +174,7 @@ class Server:
         return len(self._connections)
 
     def _accept(self) -> bool:
-        """Begin a connection, if there is one; return whether the system has room for another."""
+        """Begin a connection if a peer dials; return whether the system has room for another."""
         self._flush()
         try:
             try:
@@ -227,7 +227,7 @@ class Server:
     def _threads_max(self) -> int:
         """The maximum number of connections and handshakes together.
 
-        Handshakes count twice: one that was ended for a newer one takes a moment to end.
+        Handshakes count twice: one that was ended for a newer one still takes a moment to go.
         """
         limits = self.admission.limits
         return limits.connections + 2 * limits.handshakes
@@ -270,7 +270,7 @@ class Server:
         self._lines.warn(f"{connection.host} {words}", line)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
-        """Count a refusal; an admitted connection that broke is none, and is not counted.
+        """Count a refusal; an admitted connection that broke is not a refusal, and is not counted.
 
         The refusal counts for the connection's stream, or for the first stream if the peer has not
         named one yet, so that a sum over all streams counts it once.

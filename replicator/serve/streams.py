@@ -36,11 +36,12 @@ class ServedStream:
             server's only stream.
         is_own: whether publishers whose grants name no stream may push to it.
         door: returns why a node is not admitted; if None, the host's members are admitted.
-        outdated: returns why a node may not speak a protocol, by its ALPN name; "" if it may.
+        outdated: takes a protocol's ALPN name, and returns why a node may not speak the protocol;
+            "" if it may.
         says: returns signed statements that a log has ended and another continues it, to send to
             each peer.
-        hears: called with such a statement from a peer; `Refused` if it says that the served log
-            has ended.
+        hears: called with such a statement from a peer; raises `Refused` if the statement says that
+            the served log has ended.
         quotas: the quotas of its publishers.
     """
 
@@ -80,9 +81,9 @@ class _Routes:
 class Streams:
     """Streams: the streams of a server, which may come and go while it serves.
 
-    Threads: one thread at a time calls `add` and `drop`, in a process the loop; any thread may call
-        the rest, which reads `_routes`, replaced as a whole. `changed` and `shared` are set before
-        the first stream is added.
+    Threads: one thread at a time calls `add` and `drop`; in a running process, the loop does. Any
+        thread may call the rest, which only reads `_routes`. `_routes` is replaced as a whole.
+        `changed` and `shared` are set before the first stream is added.
     """
 
     def __init__(self, *served: ServedStream) -> None:
@@ -98,8 +99,8 @@ class Streams:
         """Serve a stream from now on.
 
         Raises:
-            Misuse: the stream is already served, or its nodes' ALPN name is the same as another
-                stream's.
+            Misuse: the stream is already served, or an ALPN name in its `others` already belongs to
+                another stream.
         """
         name = served.host.stream
         now = self._routes
@@ -112,7 +113,7 @@ class Streams:
         self._replace({**now.streams, name: served}, failed)
 
     def drop(self, name: str, why: str = "") -> None:
-        """Stop serving a stream; peers that ask for it later receive `why`."""
+        """Stop serving a stream; operators that ask for it later receive the reason `why`."""
         now = self._routes
         streams = {each: served for each, served in now.streams.items() if each != name}
         self._replace(streams, {**now.failed, name: why} if why else now.failed)
@@ -176,7 +177,7 @@ class Streams:
         return why
 
     def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
-        """Route to these streams, and announce it."""
+        """Route connections to these streams from now on, and call `changed`."""
         self._has_several = self._has_several or len(streams) + len(failed) > 1
         routes: dict[str, tuple[str, Handler]] = {}
         unnamed: dict[str, tuple[str, Handler]] = {}  # last: a peer may offer both
