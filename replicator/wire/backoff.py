@@ -11,7 +11,7 @@ LAST_S: Final = 5.0
 class Backoff:
     """Chooses waits, each twice the last, from 0.05 s to 5 s.
 
-    Half of each wait is random, so that many clients do not connect at once.
+    Half of each wait is random, so that many clients do not connect at the same moment.
     """
 
     def __init__(self, chance: Random) -> None:

@@ -86,7 +86,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def put_data_head(buffer: memoryview, channel: int, position: Position, length: int) -> None:
-    """Write the head of Data for `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
+    """Write the head of Data before `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
     _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
 
 
@@ -111,7 +111,7 @@ def decode_prefix(data: bytearray | mmap, offset: int) -> tuple[int, int]:
 
 
 def check_large(data: memoryview, length: int) -> bool:
-    """Check that a large message carries a single frame; False if too little of it has arrived.
+    """Check that a large message carries a single frame; False if too little is here to tell.
 
     Raises:
         PeerError: the message does not carry exactly one frame.
@@ -130,7 +130,7 @@ def check_large(data: memoryview, length: int) -> bool:
 
 
 def is_ack(head: bytes | bytearray) -> bool:
-    """Whether these first `ACK_HEAD_BYTES` of a message are those of an acknowledgement."""
+    """Whether a message that begins with these `ACK_HEAD_BYTES` is an acknowledgement."""
     return head.startswith(_ACK_PREFIX)
 
 
@@ -253,7 +253,7 @@ _LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
 _STANDING_MOST: Final = (
     _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX + START_BYTES_MAX
 )
-# type of the message: its number, and what encodes its body
+# by class of the message: the number of its type, and what encodes its body
 _ENCODERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     Hello: (_HELLO_T, _encode_hello),
     Open: (_OPEN_T, lambda m: _CHANNEL.pack(m.channel) + manifest.encode_entry(m.identity)),
@@ -275,7 +275,7 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     HeadersNotice: (_HEADERS_T, lambda m: _words(m.why_not)),
     SuccessionNotice: (_SUCCESSION_T, lambda m: m.text.encode()),
 }
-# type: what decodes its body, or raises `PeerError`, and the least and most bytes of that
+# by type: what decodes the body, or raises `PeerError`, and the body's least and most bytes
 BODIES: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
     _HELLO_T: (_decode_hello, _HELLO.size, HELLO_BYTES_MAX),
     _OPEN_T: (_decode_open, _CHANNEL.size, _LINE_MOST),
@@ -310,7 +310,7 @@ def _no_position(value: int) -> PeerError:
 
 
 def _words(text: str) -> bytes:
-    """Return a text as UTF-8, cut after the last character that fits `WORDS_BYTES_MAX`."""
+    """Return a text as UTF-8, cut between characters to at most `WORDS_BYTES_MAX` bytes."""
     cut = text.encode(errors="replace")[:WORDS_BYTES_MAX]
     return cut.decode(errors="ignore").encode()
 

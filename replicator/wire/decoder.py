@@ -21,8 +21,9 @@ from replicator.wire.messages import Message
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 
-# The most one receive returns. The buffer grows as the bytes of a message arrive; once they are
-# counted, it has the whole length at once: the steps between would be left as holes in the heap.
+# The most that one receive returns. The buffer grows as the bytes of a message arrive. Once the
+# message is counted, the buffer gets its full length in one step, since smaller steps would leave
+# holes in the heap.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 2 * MIB  # larger buffers are released after their message
@@ -78,7 +79,10 @@ class Decoder:
 
     @property
     def needed(self) -> int:
-        """The length of the arriving message, or of its prefix until that has come; 0 if none."""
+        """The length of the arriving message; 0 if no message is arriving.
+
+        Until all of the message's prefix is here, this is the length of the prefix.
+        """
         return self._needed if self.end > self._start else 0
 
     def rest(self) -> None:
@@ -153,7 +157,7 @@ class Decoder:
                 yield message
 
     def _count(self, length: int, have: int) -> None:
-        """Reserve memory for a message; for a large one, once its head shows a large frame."""
+        """Reserve memory for a message; for a large one, once its head shows a single frame."""
         if self._large is None:
             return
         head = self._view[self._start : self._start + have]

@@ -53,7 +53,7 @@ class Destination:
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
-        """The roles that a server may have: that of a node and, for a pull, that of a mirror."""
+        """The roles that a server may have: `node` and, for a pull, also `mirror`."""
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
@@ -94,8 +94,8 @@ class Dialer(ContextParty):
 
     A dialer is a `replicator.host.Bell`: `set` has the connection take a turn.
 
-    Threads: the loop calls `ready`, `failed` and all private methods, except `_connect`, which one
-    of the loop's threads for peers calls and which sets `_sock`. Any thread may call `start`,
+    Threads: the loop calls `ready`, `failed` and all private methods except `_connect`. One of the
+    loop's threads for peers calls `_connect`, which sets `_sock`. Any thread may call `start`,
     `set`, `stop` and `join`, and read `node`, `holder`, `error` and `stopping`: each is one
     reference or flag, replaced as a whole. `codes` is written one entry at a time. `progressed` is
     called in a turn, or by the thread that does the work of `aside`.
@@ -135,7 +135,7 @@ class Dialer(ContextParty):
             self.set()
 
     def follow(self, nodes: Sequence[Address]) -> None:
-        """Dial these nodes from now on, at least one; keep an open connection. Loop only."""
+        """Dial these nodes, at least one, from now on; keep an open connection. Loop only."""
         if not self._ended.done():
             self._destination = replace(self._destination, nodes=nodes)
             self._rotation = Rotation(nodes)
@@ -291,7 +291,7 @@ class Dialer(ContextParty):
 
     def _serve(self, loop: EventLoop, link: Link) -> None:
         try:
-            # Begun again, the node hears of it before it confirms anything more.
+            # Dialled again, so that the node has the statement before it confirms anything more.
             is_begun_again = self.greeting.is_outdated
             is_over = self.stopping or is_begun_again or not self._served.is_wanted()
             link.has_more = True

@@ -61,7 +61,7 @@ class FrameBuffer:
             self._taken = 0
 
     def _grow(self, wanted: int) -> None:
-        """Grow to so many bytes, or as many as are available."""
+        """Grow to the full size if `wanted` bytes do not fit, unless the budget is used up."""
         if len(self._view) - DATA_HEAD_BYTES >= min(wanted, self._size):
             return
         if self._memory is not None:
@@ -123,7 +123,12 @@ def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
 
 
 def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
-    """Return bytes of whole frames, size of the first frame, number of frames, and of messages."""
+    """Measure the whole frames in `data`, after the room for a message head.
+
+    Returns:
+        How many bytes these frames have; the size of the first frame, whole or not; how many whole
+        frames there are, and how many messages they hold.
+    """
     end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
     try:
         while end - offset >= HEADER_BYTES:

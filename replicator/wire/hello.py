@@ -44,7 +44,7 @@ def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
     Args:
         hello: what the peer asks for.
         peer: its identity.
-        is_own: whether publishers whose grants name no stream may push to this one.
+        is_own: whether publishers whose grants name no stream may push to this stream.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:
@@ -87,7 +87,7 @@ def common_version(hello: Hello, oldest: int = VERSION_MIN, newest: int = VERSIO
     """Return the newest version of the protocol that both sides speak.
 
     Args:
-        hello: the peer's greeting; from its own, the peer computes the same version.
+        hello: the peer's greeting; the peer computes the same version from this side's greeting.
         oldest: the oldest version that this side speaks.
         newest: the newest version that this side speaks.
 

@@ -17,16 +17,16 @@ class LargeMessages:
     """LargeMessages: the memory that connections' buffers take beyond their initial size.
 
     Without limits, 512 connections that each carry a frame of 32 MiB would take 16 GiB. So all
-    connections of one name share a budget. The large buffers of all names share a second budget. It
-    is larger than a name's budget by the largest message, so that no name can keep out the large
-    messages of others. A growing buffer briefly holds its old bytes as well, so a node may use
-    twice as much.
+    connections of one name share a budget. The large buffers of all names share a second budget.
+    This one exceeds a name's budget by the largest message, so that no single name can keep out the
+    large messages of others. A growing buffer briefly holds its old bytes as well, so a node may
+    use twice as much.
 
     Threads: any; `lock` guards the fields except `share_bytes`.
     """
 
     def __init__(self, share_bytes: int) -> None:
-        """Allow each name so many bytes."""
+        """Allow each name `share_bytes` bytes."""
         self.share_bytes = share_bytes
         self.large = 0  # of all names
         self.held: Counter[str] = Counter()  # by name, without names that hold nothing
@@ -47,7 +47,7 @@ class HeldMemory:
         self._holder = holder
 
     def take(self, count: int) -> None:
-        """Take bytes for a buffer; `Refused` if that exceeds its name's or the common budget."""
+        """Take bytes for a buffer; `Refused` if the name's budget or the common one is used up."""
         every, share, is_large = self._all, self._all.share_bytes, count > _LARGE_BYTES
         with every.lock:
             held = every.held[self._holder]

@@ -24,10 +24,10 @@ from rt.text import printable
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
 GREETING_S: Final = 10.0
-# A message must arrive at this rate, or a byte now and then would hold its memory for ever. A line
-# of 256 kbit/s keeps up.
+# A message must arrive at this rate; otherwise a peer that sends a byte now and then could hold
+# memory for ever. A line of 256 kbit/s keeps up.
 MESSAGE_BYTES_PER_S: Final = 32 * KIB
-# Received in one turn: few enough for frequent acknowledgements, enough to keep turns cheap.
+# Bytes received in one turn: few enough for frequent acknowledgements, enough for cheap turns.
 _TURN_BYTES: Final = 2 * MIB
 
 # 2 MiB of heartbeats would hold the interpreter for half a second, so messages are limited too.
@@ -58,7 +58,7 @@ PATIENCE: Final = Patience()
 
 @dataclass(slots=True)
 class Passed:
-    """Passed: traffic on a connection: bytes in both directions, and messages received."""
+    """Passed: traffic on a connection, as bytes in both directions and messages received."""
 
     bytes: int = 0
     messages: int = 0
@@ -126,7 +126,7 @@ class Link:
         self._decoder.from_sink = True
 
     def charge(self, messages: int) -> None:
-        """Count the last returned message as this many more, because it costs as much to handle."""
+        """Count this many more messages, because the last one costs so much more to handle."""
         self.passed.messages += messages
         self.passed.charged += messages
 
@@ -191,8 +191,8 @@ class Link:
                 raise broken(error) from error
             if count == 0:
                 raise HungUp("the other side hung up")
-            # A read returns one record, such as one small message. Those that wait behind it belong
-            # to this turn, whose one sync and one answer serve them all.
+            # A read returns one record, such as one small message. Further records that have
+            # arrived are read in this turn, too, so that one sync and one answer serve all.
             if not (count == _RECORD_BYTES or self._sock.pending() or self._poller.poll(0)):
                 self.has_more = False
             left -= count
@@ -208,8 +208,8 @@ class Link:
     def beat(self) -> None:
         """Send queued bytes and a heartbeat if one is due, and enforce the peer's deadlines.
 
-        A peer does not count as silent while bytes of it wait to be read: a side that has sent for
-        long over a slow line has read nothing meanwhile.
+        A peer does not count as silent while bytes from it wait to be read, since this side reads
+        nothing while it sends for a long time over a slow line.
 
         Raises:
             PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.

@@ -10,12 +10,12 @@ from rt.position import START, Position
 CONNECTION: Final = 0xFFFFFFFF  # instead of a channel: the whole connection
 PUSH, PULL = 1, 2  # who dials: the source, or the sink
 NO_SUCH_STREAM: Final = "stream"  # code of a refusal: the node does not serve it
-CLOSED: Final = "closed"  # code of a refusal: the source ships the log no more, and all is well
+CLOSED: Final = "closed"  # code of a refusal: the source no longer ships the log, as intended
 # A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
 CHANNELS_MAX: Final = 4096
-BEHIND: Final = "behind"  # code of a refusal: the copy that is offered is shorter, and follows
+BEHIND: Final = "behind"  # code of a refusal: the offered log lags the copy, and will catch up
 RESERVE: Final = "reserve"  # code of a refusal: the disk is nearly full, which its owner logs
-PASSING: Final = frozenset({BEHIND, RESERVE})  # codes that end by themselves; no news in a log
+PASSING: Final = frozenset({BEHIND, RESERVE})  # codes of refusals that end by themselves
 
 TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 SPANS_MAX: Final = 2  # the header of the last frame, and the last page
@@ -94,7 +94,7 @@ class RolledNotice:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedNotice:
-    """ArchivedNotice: a file was archived; has both manifest lines, as the sink may need both."""
+    """ArchivedNotice: a file was archived; the sink may need both of its manifest lines."""
 
     channel: int
     rolled: manifest.Rolled
@@ -136,7 +136,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class HeadersNotice:
-    """HeadersNotice: whether publishers may write headers; for pushers, since version 3.
+    """HeadersNotice: whether publishers may write headers; sent to pushers, since version 3.
 
     A node sends it again when the answer changes.
 

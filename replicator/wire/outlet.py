@@ -11,12 +11,12 @@ from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
 
-# Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
-# takes eight calls, and a line of 9 kB/s sends one part within 15 s.
+# Bytes passed to TLS in one call, and passed again as a whole if there was no room. With 8 records,
+# a megabyte takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may be queued for one peer besides its longest message, of up to 32 MiB. A turn of a source
-# writes 1 MiB or one message, and none begins while something is queued; a sink answers each
-# message of a turn, 1,000 at most, with less than 1 KiB.
+# Bytes that may be queued for one peer in addition to its longest message, which may have 32 MiB.
+# A turn of a source writes 1 MiB or one message, and no turn begins while something is queued. A
+# sink answers each message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
