@@ -33,7 +33,7 @@ class Inbox(Protocol):
         """Counts of what was appended; the connection's thread adds to them."""
 
     def written(self) -> None:
-        """Record that bytes were appended: the host syncs them in time, then rings the bell."""
+        """Record that bytes were appended; the host will sync them, and then ring the bell."""
 
     @property
     def confirmations(self) -> Confirmations:
@@ -68,7 +68,7 @@ class Feed(Protocol):
 
     @property
     def damaged(self) -> DamagedFiles:
-        """The files that are not served."""
+        """The damaged files, which are not served."""
 
     def end(self) -> Position:
         """Return the end of what may be served now; no byte after it is sent.
@@ -120,7 +120,7 @@ class Host(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """Whether this node merges before the others, so publishers wait for its reply."""
+        """Whether this node merges before the others, so that publishers wait for its reply."""
 
     def settle(self) -> None:
         """Record that a connection has appended everything that had arrived.
@@ -144,5 +144,5 @@ class Host(Protocol):
 
         Args:
             error: what is wrong, and where.
-            growing: whether the file is the active one; others are rolled.
+            growing: whether the damaged file is the active one; all others are rolled.
         """
