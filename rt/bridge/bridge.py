@@ -31,7 +31,7 @@ _CHUNK_BYTES: Final = 8 * MIB
 _POLL_S: Final = 0.2
 _BEGIN_BYTES_MAX: Final = 64
 _IN_FLIGHT_BYTES: Final = 64 * MIB  # more is read once the target has merged that
-_MARK_S: Final = 1.0  # a mark ends a frame
+_MARK_S: Final = 1.0  # between two marks, since each mark ends a frame
 _MARKS: Final = 512  # if more wait for the target, the oldest no longer count
 
 
@@ -61,7 +61,7 @@ class BridgeChoice:
 class Bridge:
     """Bridge: publishes a source cluster's merged messages in one session of a target cluster.
 
-    Each forwarded message gets its message number in the source as its sequence number. So after a
+    The sequence number of a forwarded message is its message number in the source. So after a
     crash, the session's own log shows where to continue. The target merges each number once, even
     if several bridges of a group forward it.
 
@@ -76,7 +76,7 @@ class Bridge:
 
         Args:
             source: a client that may read.
-            copy: the directory of its copy of the merged log.
+            copy: the directory of that client's copy of the merged log.
             target: a client that may publish the session.
             target_log: the id of the target's merged log.
             choice: what to forward, and under which name.
@@ -89,7 +89,7 @@ class Bridge:
         self._target_log, self._source_log = target_log, ""
         self._stopped = threading.Event()
         self.forwarded = self.passed_over = 0  # messages since the start
-        # The session's end, and how far the source was read then.
+        # Ends of the session, each with how far the source had been read at that time.
         self._marks: deque[tuple[Position, Position]] = deque(maxlen=_MARKS)
         self._mark_s, self._arrived = 0.0, START
         limit = FlightLimit(bytes=_IN_FLIGHT_BYTES, on_full="error")
@@ -103,7 +103,7 @@ class Bridge:
 
     @property
     def next_number(self) -> int:
-        """The first message number of the source that was not forwarded yet."""
+        """The source's number of the first message that was not forwarded yet."""
         return self._publisher.next_sequence
 
     def arrived(self) -> Position:
@@ -141,7 +141,7 @@ class Bridge:
     def _start(self) -> Start | str:
         """Return where to begin: at the first message that the bridge's session does not have.
 
-        While the session is empty: where the first run of the bridge began, or the chosen start.
+        If the session is empty, that is where the bridge's first run began, or the chosen start.
         """
         number = self.next_number
         if not number:
@@ -172,7 +172,10 @@ class Bridge:
             yield chunk
 
     def _forward(self, chunk: list[Message]) -> None:
-        """Publish a chunk's messages that are to be forwarded, in runs of consecutive numbers."""
+        """Publish those messages of a chunk that are to be forwarded, in runs of their numbers.
+
+        The numbers of a run are consecutive.
+        """
         run = list[Message]()
         for message in chunk:
             if message.number < self.next_number + len(run):
@@ -196,7 +199,7 @@ class Bridge:
             self._marks.append((self._publisher.flush("written").position, place))
 
     def _publish(self, run: list[Message]) -> None:
-        """Publish messages under their numbers, after waiting while too many are not merged yet."""
+        """Publish messages under their numbers; first wait while too many are in flight."""
         if self._stopped.is_set():
             return
         stream, log = self._source.stream, self._log_id()

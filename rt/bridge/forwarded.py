@@ -36,7 +36,7 @@ def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
 
 
 def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
-    """Return the headers to forward a message with: the ones it has, its origin and its path.
+    """Return the headers of a forwarded message: those it has, its origin and its path.
 
     Args:
         message: the message, as read from the log `log`.

@@ -63,7 +63,7 @@ class Client:
 
     The client dials no node until the first publisher or subscriber is asked for. The merged log is
     copied once for all subscribers of this client, into `root/<stream>/out`; if another process
-    (`rt pull`, another client) keeps that copy already, this client only reads it.
+    (`rt pull`, another client) already writes that copy, this client only reads it.
 
     One event loop serves all publishers, over one connection to each node, and all readers, over
     one connection. The loop begins with the first publisher or reader.
@@ -87,7 +87,7 @@ class Client:
 
         Args:
             publishing: settings for publishers.
-            reading: settings for subscribers; of the same stream and directory.
+            reading: settings for subscribers, with the same stream and directory.
             pulls: as for `StreamCopy`.
             config: path of the configuration, or "".
             defaults: the level that publishers wait for by default, and how long merged files are
@@ -127,7 +127,7 @@ class Client:
         """Open a session for publishing and ship it from this process.
 
         Args:
-            session: its name; one live publisher at a time.
+            session: the session's name; a session has one live publisher at a time.
             confirm: the level that `publish_future` waits for by default: `written`, `synced`,
                 `received`, `replicated` or `merged`; if not given, `merged` or what the
                 configuration's table `[publisher]` says.
@@ -414,7 +414,7 @@ class Client:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
             known = self._pushed_to = where.known_nodes(self._config)
-            known.successions = self._copy.known.successions  # a statement reaches both
+            known.successions = self._copy.known.successions  # both learn of a promotion
             keep_s, reach = keeping(self._defaults.keep, where, known)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,

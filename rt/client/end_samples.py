@@ -1,4 +1,4 @@
-"""EndSamples: where a cluster's log ended at each question, and which ends a reader reached."""
+"""EndSamples: where a cluster's log ended whenever it was asked, and which ends were reached."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from rt.net.admin import END, reading_answers
 from rt.net.exchange import Fields
 from rt.position import START, Position
 
-_SAMPLES: Final = 512  # if more are waited for, the oldest no longer count
+_SAMPLES: Final = 512  # if more are not reached yet, the oldest no longer count
 
 
 class EndSample(NamedTuple):
@@ -22,10 +22,10 @@ class EndSample(NamedTuple):
 class EndSamples:
     """Measures how far a reader lags the end of a cluster's log, by this machine's clock alone.
 
-    Each question to the cluster is noted with its time. Once the reader has reached the end that
-    the cluster answered, it has everything that was merged before the question.
+    The time of each question to the cluster is recorded. A reader that has reached the end given in
+    the answer has everything that was merged before the question.
 
-    Threads: one at a time may use it.
+    Threads: only one thread at a time may use this.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -53,7 +53,7 @@ class EndSamples:
         Args:
             ask: sends a request.
             now_ns: returns the time, ns since the epoch.
-            here: the reader's position, from which the cluster counts the bytes that it lacks.
+            here: the reader's position; the cluster counts the bytes from there to its end.
         """
         asked_ns = now_ns()
         with reading_answers():

@@ -24,8 +24,8 @@ class FlightLimit:
 
     Threads that publish at the same time may exceed the limit by one call each, and a frame may
     exceed `bytes` by its last message. A message larger than the limit is accepted when nothing
-    else is in flight. Messages of an earlier run do not count. Messages that a full session drops
-    count until all those published in the same step, an eighth of the limit, are dropped or merged.
+    else is in flight. Messages of an earlier run do not count. A step is an eighth of the limit;
+    messages that a full session drops count until all messages of their step are dropped or merged.
 
     Attributes:
         messages: how many messages; None for no limit.
@@ -101,7 +101,8 @@ class Flight:
             merged: returns the position up to which the nodes have merged that log.
             drops: returns an object that is replaced by another whenever more of the session is
                 dropped.
-            kept: returns the end of the last messages before a position that were not dropped.
+            kept: given a position, returns the end of the last message before it that was not
+                dropped.
         """
         self._limit = limit
         self._taken = taken
@@ -110,7 +111,8 @@ class Flight:
         self._drops = drops
         self._kept = kept
         self._lock = threading.Lock()
-        # Totals since the first message ever: what may be published, and what was at the last mark.
+        # Totals since the first message ever: what may be published, and what was published by the
+        # last mark.
         self._granted = self._marked = _Amount(*taken())
         self._steps: deque[_Step] = deque()
         self._flying = _Amount(0, 0)  # total of all steps

@@ -21,7 +21,7 @@ class RecordPublisher(TracedPublisher, Protocol):
     """The publisher that the handler needs: `rt.Publisher` or `ClientPublisher`."""
 
     def flush(self, level: Level, timeout_s: float) -> Confirmed:
-        """Wait for a level."""
+        """Wait until everything published has reached a level."""
 
 
 class StreamHandler(logging.Handler):
@@ -96,11 +96,11 @@ class StreamHandler(logging.Handler):
 
 
 def record_headers(record: logging.LogRecord) -> dict[str, bytes]:
-    """Return a record's attributes as OpenTelemetry's `LoggingHandler` names them, as headers.
+    """Return a record's attributes as headers, named as by OpenTelemetry's `LoggingHandler`.
 
-    These are the severity, the place in the code, an exception, and what `extra=` added if it is a
-    text, a number or a truth value; long ones are cut. If OpenTelemetry's instrumentation has
-    marked the record with a span, `traceparent` is one of the headers.
+    These are the severity, the place in the code, an exception, and each value of `extra=` that is
+    a string, a number or a boolean; long values are cut. If OpenTelemetry's instrumentation has
+    added a span to the record, `traceparent` is one of the headers.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "user": "ada", "lineno": 7})
     >>> found = record_headers(record)

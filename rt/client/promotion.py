@@ -1,8 +1,8 @@
 """Promotion: lets a new cluster's log continue a standby's copy of another cluster's log.
 
 The authority signs a statement, the succession, which says that the new log continues the old one
-from the end of the copy. The statement is stored beside the copy, which must not be pulled into
-from then on.
+from the end of the copy. The statement is stored beside the copy; after that, no puller may write
+to the copy.
 """
 
 import os
@@ -46,12 +46,12 @@ def succession_path(settings: ConnectionSettings) -> str:
 
 
 def draft_path(settings: ConnectionSettings) -> str:
-    """Return the path of the draft of a copy's succession, before the new cluster has its files."""
+    """Return the path of a succession's draft, which is used until the new cluster has its files."""
     return succession_path(settings) + _DRAFT
 
 
 def read_succession(path: str, certs: str) -> tuple[Succession, str]:
-    """Return a succession and its text, once the signature of the authority in `certs` is checked.
+    """Return a succession and its text, after checking that the authority in `certs` signed it.
 
     Raises:
         Misuse: the file does not exist, or it is malformed.
@@ -79,7 +79,7 @@ def succession(
 
     Args:
         settings: where the copy is.
-        old: the id of its log.
+        old: the id of the copy's log.
         addresses: the addresses of the new cluster's nodes.
         authority: the directory of the authority, which the old cluster trusts.
 

@@ -49,8 +49,8 @@ def checked_level(level: str | Level, argument: str) -> Level:
 class ClientPublisher:
     """Publishes to one session and ships it to the nodes from this process.
 
-    Publishing appends to the local session and never waits for a network, unless it is asked to
-    by `confirm`. Made by `rt.client.client.Client.publisher`.
+    Publishing appends to the local session, and waits for the network only if `confirm` asks for
+    that. Made by `rt.client.client.Client.publisher`.
 
     Threads:
         Any thread may publish, flush and close. The client's event loop ships the session and
@@ -80,7 +80,7 @@ class ClientPublisher:
         Args:
             settings: where the stream is.
             push: ships the client's sessions.
-            session: its name; one live publisher at a time.
+            session: the session's name; a session has one live publisher at a time.
             ask: makes a request of the nodes as a subscriber.
             loop: the client's event loop, which completes futures.
             confirm: the level that `publish_future` waits for by default.
@@ -90,7 +90,7 @@ class ClientPublisher:
             batching: how messages become frames.
             flight: how much may be published and not merged yet.
             disk_limit: how much the session's files may hold here.
-            closed: called with the session's name once it is closed.
+            closed: called with the session's name once the session is closed.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or `writer` has
@@ -158,8 +158,8 @@ class ClientPublisher:
             payload: the message.
             key: by which subscribers may select; optional.
             time_ns: the message's time, ns since the epoch; now if not given.
-            headers: bytes by name; see `rt.Publisher.publish`. The first call with headers may wait
-                5 seconds for the nodes to say that all of them can read headers.
+            headers: bytes by name; see `rt.Publisher.publish`. The first call with headers waits up
+                to 5 seconds for the nodes to report that all of them can read headers.
             confirm: a level to wait for; without it the call returns at once.
             timeout_s: how long to wait; 30 s unless the configuration says otherwise.
 
@@ -237,8 +237,8 @@ class ClientPublisher:
     def flush(self, level: str | Level | None = None, timeout_s: float | None = None) -> Confirmed:
         """Wait until everything published so far has reached `level`; see `rt.Publisher.flush`.
 
-        The defaults are the publisher's own: its `confirm`, and the time that the configuration
-        names, or 30 s.
+        By default, `level` is the publisher's `confirm`, and `timeout_s` comes from the
+        configuration, or is 30 s.
         """
         wanted = self._confirm if level is None else checked_level(level, "level")
         try:
@@ -269,7 +269,8 @@ class ClientPublisher:
 
         Raises:
             Misuse: the future waited for a level below `merged`, so the place is not known.
-            TimeoutError: the cursor has not reached `place` in time; the message says where it is.
+            TimeoutError: the cursor has not reached `place` in time; the message says how far it
+                has come.
             Refused: there is no such cursor, the certificate may not see it, or no majority
                 decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
@@ -277,17 +278,17 @@ class ClientPublisher:
         await_consumed(self._ask, place, cursor, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Wait for open futures and for the nodes, then release the session. Idempotent.
+        """Wait for open futures, release the session, and wait for the nodes. Idempotent.
 
         Args:
-            timeout_s: the longest it may take. Messages that the nodes still lack then stay in the
-                log, and the next publisher or `rt push` of this session ships them.
+            timeout_s: the longest that `close` may take. Messages that the nodes lack after that
+                stay in the log, and the next publisher or `rt push` of this session ships them.
 
         Returns:
             Whether a majority of the nodes has synced everything; False if another call is closing.
 
         Raises:
-            OSError: what was published last cannot be written; the session is released.
+            OSError: the last messages cannot be written; the session is released.
             WriterFailed: the disk failed; the session is released.
         """
         timeout_s = checked_seconds(timeout_s, "timeout_s")

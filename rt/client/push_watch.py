@@ -17,8 +17,8 @@ PUSH: Final = "push"  # name of the hop
 class PushWatch(SiteWatch):
     """Tracks how much of each session each node has, how long bytes wait, and what stalls.
 
-    A session is stalled if it has bytes waiting and for ten seconds no node has synced more of it,
-    nor reported that a majority holds more of it. A single node that is down stalls nothing.
+    A session is stalled if it has bytes waiting and, for ten seconds, no node has synced more of it
+    or reported that a majority holds more of it. A single node that is down stalls nothing.
 
     Threads: as for `SiteWatch`; only `look` uses `_waits`, and replaces `status` and `_waiting` as
         a whole.
@@ -33,7 +33,7 @@ class PushWatch(SiteWatch):
         self._waits = Waits()
 
     def waited(self, status: SessionStatus) -> float:
-        """Return how many seconds the oldest bytes that the node has not synced have waited."""
+        """Return how long the oldest bytes that a node has not synced have waited, in seconds."""
         return self._waiting.get(_name(status), 0.0)
 
     def words(self, hop: str) -> str:

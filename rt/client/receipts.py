@@ -20,8 +20,8 @@ from rt.position import START, Position
 from rt.publisher import Flushing, Publisher
 
 _log: Final = logging.getLogger("rt.client")
-# Between two looks at the confirmations without being told of them: another program may ship the
-# session, and a full disk may keep the pusher from noting them.
+# Seconds between checks of the confirmations while no news of them comes: another program may ship
+# the session, or a full disk may keep the pusher from recording them.
 _POLL_FIRST_S: Final = 0.005
 _POLL_LAST_S: Final = 0.05
 _POLL_GROWTH: Final = 1.3
@@ -49,7 +49,7 @@ class Receipt(Future[Confirmed]):
         self._defer = defer
 
     def add_done_callback(self, fn: Callable[[Future[Confirmed]], object]) -> None:
-        """Have `fn` called when this future is done, as usual, but never in the event loop."""
+        """Call `fn` once this future is done, as any future does, but never in the event loop."""
         super().add_done_callback(partial(self._call, fn))
 
     def _call(self, fn: Callable[[Future[Confirmed]], object], _done: object) -> None:
@@ -70,7 +70,7 @@ class Receipt(Future[Confirmed]):
             raise self.late(timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that ended the wait, None if the message was confirmed."""
+        """Return the error that ended the wait; None if the message was confirmed."""
         try:
             return super().exception(timeout)
         except TimeoutError:
@@ -170,8 +170,8 @@ class Receipts:
     def wait_idle(self, timeout_s: float) -> None:
         """Wait until all futures that are open now are done and their callbacks have returned.
 
-        Called in the loop, it does not wait; called in a callback, it does not wait for other
-        callbacks.
+        In the loop's thread, this returns without waiting; in a callback, it does not wait for
+        other callbacks.
         """
         end_s = time.monotonic() + timeout_s
         left: list[Receipt] = []
@@ -199,7 +199,7 @@ class Receipts:
         return Stopped(f"{words}: {reason}" if reason else words)
 
     def _turn(self) -> float | Aside | None:
-        """Resolve what can be resolved; return the seconds to the next check, or a write to do."""
+        """Resolve the futures that are due; return the seconds to the next check, or a write."""
         if self._has_no_thread:
             self._has_no_thread = False  # it is tried again after a pause
         else:
@@ -217,7 +217,7 @@ class Receipts:
             has_new |= self._resolve()
         except (RtError, OSError) as met:
             return self._met(met)
-        if is_aside:  # after the look at the others: in a flood every write is put aside
+        if is_aside:  # after checking the others: in a flood every write is put aside
             return Aside(self._write, self._wrote, is_peer=False)
         self._complaint.reset()
         self._pause_s = min(_POLL_LAST_S, self._pause_s * _POLL_GROWTH)
@@ -237,7 +237,7 @@ class Receipts:
         return None
 
     def _taken(self) -> Iterator[Pledge]:
-        """Take the new futures; each is taken once, even by two threads at a time."""
+        """Remove and yield the new futures; two threads never get the same one."""
         with suppress(IndexError):
             while True:
                 yield self._new.popleft()
@@ -247,7 +247,7 @@ class Receipts:
         self._written = self._publisher.begin_flush(synced=self._wants_sync())
 
     def _has_written(self) -> bool:
-        """Write new messages, unless that must wait for the disk; return whether it was done."""
+        """Write new messages, unless that must wait for the disk; return whether they are written."""
         found = self._publisher.begin_flush_now(synced=self._wants_sync())
         self._written = found or self._written
         return found is not None
@@ -302,9 +302,9 @@ class Receipts:
     def _fail_dropped(self) -> None:
         """Fail the futures of messages that a full session has dropped.
 
-        The other futures wait for the end of the last kept message, not of dropped ones after it.
-        `kept` may already count drops that `drops` did not list, so both are read until there is
-        nothing new; otherwise a message dropped meanwhile might be confirmed.
+        The other futures then wait for the last message that was kept, not for dropped messages
+        after it. `kept` may already count drops that `drops` did not list, so both are read until
+        there is nothing new; otherwise a message dropped meanwhile might be confirmed.
         """
         while (drops := self._publisher.drops) is not self._drops:
             self._drops, kept = drops, cache(self._publisher.kept)

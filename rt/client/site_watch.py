@@ -23,10 +23,10 @@ class SiteWatch(ABC):
 
     A hop is one transfer: a session to the nodes, or the merged log to this machine.
 
-    Threads: any thread may call any method except `look`, which one thread at a time calls: first
-        the caller of `start`, then the thread that `start` starts. `look` replaces `stalled` and
-        `at_s`; `_turn`, which calls it in that thread, replaces `at_s` and `_period_s`. Any thread
-        may read these three. Only `look` uses `_stalls`.
+    Threads: any thread may call any method except `look`. One thread at a time calls `look`: first
+        the caller of `start`, then the thread that `start` creates, in `_turn`. `look` replaces
+        `stalled` and `at_s`; `_turn` replaces `at_s` and `_period_s`. Any thread may read these
+        three. Only `look` uses `_stalls`.
     """
 
     def __init__(self, pause_s: float = PAUSE_S, stalled_s: float = STALLED_S) -> None:
@@ -84,7 +84,7 @@ class SiteWatch(ABC):
         self.changed(before)
 
     def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
-        """Report hops that stall or move since the last check, when those in `before` stalled."""
+        """Report what has changed since the last check, when the hops in `before` were stalled."""
 
     def _turn(self) -> float:
         began_s = time.monotonic()

@@ -84,7 +84,7 @@ class StandbyRecord:
 
 
 def read_record(root: str, stream: str) -> StandbyRecord:
-    """Return the record that a standby has written last.
+    """Return the last record that a standby wrote.
 
     Raises:
         Misuse: there is no record, or it cannot be read.
@@ -125,10 +125,10 @@ def pause_s(every_s: float, *, cost_s: float, failed: bool) -> float:
 
 
 class StateCarrier:
-    """StateCarrier: regularly asks for the cluster's state, and keeps the newest that is proven.
+    """StateCarrier: regularly asks for the cluster's state, and keeps the newest proven one.
 
-    A state is written only once the copy has reached the state's end and has the same digest there.
-    Without those bytes of the log, the state would be of no use.
+    A state is proven, and written, once the copy has reached the state's end and has the same
+    digest there. Without those bytes of the log, the state would be of no use.
 
     Threads: a thread of its own calls `turn`; `record` is replaced as a whole, and any thread may
     read it.
@@ -200,7 +200,7 @@ class StateCarrier:
             _log.error("how far the standby is cannot be written: %s", spoken(failure))
 
     def _next(self) -> float:
-        """Take a turn if one is due, or if a pending state can be kept; return the next wait, s."""
+        """Take a turn if one is due or a pending state can be kept; return the seconds to wait."""
         begun_s = now_s = time.monotonic()
         if now_s >= self._due_s or self._has_come():
             self.turn()

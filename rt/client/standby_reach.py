@@ -40,9 +40,9 @@ def parse_keep(text: str) -> float:
 def keeping(
     keep: str, settings: ConnectionSettings, known: KnownNodes
 ) -> "tuple[float, StandbyReach | None]":
-    """Return how many seconds merged files are kept, and the reach of a standby they wait for.
+    """Return how many seconds merged files are kept, and the `StandbyReach` that they wait for.
 
-    The reach is None unless `keep` is `standby`.
+    The latter is None unless `keep` is `standby`.
 
     Args:
         keep: as for `parse_keep`.

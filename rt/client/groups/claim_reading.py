@@ -34,7 +34,7 @@ class OnTrouble(NamedTuple):
 class Choice:
     """Which messages a group's members are given; the others count as handled.
 
-    It is equal for all members.
+    All members of a group have the same choice.
     """
 
     sessions: SessionFilter
@@ -117,8 +117,8 @@ class ClaimReading:
     """Reads the claims of one group member: the ranges of the stream that it was given.
 
     Delivery is at least once: a message is reported as handled only after it was delivered. Before
-    it delivers a message of a range for the third time or more, the member waits until the nodes
-    agree that everything before the message is handled: so a message that kills members can be
+    the member delivers a message of a range for the third time or more, it waits until the nodes
+    agree that everything before the message is handled, so that a message that kills members can be
     identified.
     """
 
@@ -144,7 +144,8 @@ class ClaimReading:
             is_stopped: returns whether to deliver nothing more.
             has_grown: returns whether the copy has grown since the last call.
             now_s: a clock that never goes back.
-            stalled_s: how long the copy may not grow before the claim is left to other members.
+            stalled_s: once the copy has not grown for this long, the claim is left to other
+                members.
         """
         self._stalled_s = stalled_s
         self._group = group

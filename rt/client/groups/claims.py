@@ -16,9 +16,9 @@ from rt.position import Position
 
 
 class Claims:
-    """Asks the nodes for ranges of the stream for one member, and reports what it has handled.
+    """Asks the nodes for ranges of the stream for one member, and reports what is handled.
 
-    The same requests are the signs of life without which the ranges go to other members.
+    These requests are also the member's signs of life; without them, its ranges go to others.
 
     Threads:
         `_news` guards `_state` and what it holds, `_due_s` and `_has_ended`; readers and handlers
@@ -60,7 +60,7 @@ class Claims:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more ranges are asked for, because this was closed."""
+        """Whether this was closed, so that it asks for no more ranges."""
         return self._state.is_closing
 
     @property

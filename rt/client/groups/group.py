@@ -14,9 +14,9 @@ from rt.format.message import Message
 from rt.names import parse_cursor, parse_session
 from rt.position import Position
 
-# from this delivery on, everything before a message is agreed on before it is delivered
+# before this and each later delivery of a message, the nodes agree that all before it is handled
 CAREFUL: Final = 3
-# length of the host's part of a member's name, which leaves a session's name room for a prefix
+# characters of the host's name in a member's name; a session's name also needs room for a prefix
 _HOST_LENGTH: Final = 30
 
 
@@ -35,7 +35,7 @@ class Group:
             messages are delivered for ever instead.
         retry_s: how long a rejected message waits before it is delivered again.
         work_s_max: a member whose handler takes longer than this for one message counts as dead.
-        pin_bytes: how many unhandled bytes at most the nodes keep despite the rules `time` and
+        pin_bytes: the most unhandled bytes that the nodes keep despite the rules `time` and
             `limit`; this needs a certificate with a grant of leases.
     """
 
@@ -67,9 +67,9 @@ class Group:
     def is_letter(self, message: Message) -> bool:
         """Whether a message is a dead letter of this group, or of a group with the same prefix.
 
-        A dead letter is in a session `DEAD_LETTERS-...` and has the format of `DeadLetter`. The
-        group is not given its dead letters: one that failed would cause another, without end. The
-        group is given all other messages of these sessions.
+        A dead letter is in a session `DEAD_LETTERS-...` and has the format of `DeadLetter`. A group
+        is not given its own dead letters, since each one that failed would cause another. It is
+        given all other messages of these sessions.
         """
         if not self.dead_letters or not message.session.startswith(f"{self.dead_letters}-"):
             return False

@@ -80,8 +80,8 @@ class GroupSubscriber:
             reader: returns a reader of the copy from a position on.
             wanted: which messages, and how they are acknowledged.
             watch: watches the copy.
-            until: iteration ends once the group has handled everything before this position; None
-                never ends.
+            until: iteration ends once the group has handled everything before this position; if
+                None, it goes on for ever.
             publish: publishes a dead letter by key and payload, and returns once it is merged.
             stalled_s: as for `ClaimReading`.
         """
@@ -198,7 +198,7 @@ class GroupSubscriber:
             self._claims.progress(claim, message.next_position, sync=sync)
 
     def reject(self, message: Message | None = None) -> None:
-        """Have a message, by default the last one, delivered again, to any member.
+        """Have a message delivered again, to any member; by default the last message.
 
         Everything delivered before it counts as handled. After `max_deliveries` deliveries the
         message becomes a dead letter.

@@ -14,7 +14,7 @@ _log: Final = logging.getLogger("rt.client")
 _SIGNS: Final = 3  # signs of life in the time after which a holder counts as dead
 _ASK_FIRST_S: Final = 0.02  # between two requests for more; doubled after each that got nothing
 _WORK_S, _WORK_S_MAX = 0.25, 2.0  # seconds of work requested at once
-_ANSWERS: Final = 8  # or as much as this many requests take, so that work never waits for the next
+_ANSWERS: Final = 8  # or the time of this many requests, if longer: work never waits for a request
 _FORGET: Final = 0.9  # share of the longest request time that is kept at the next request
 _MESSAGES_FIRST, _MESSAGES_MAX = 64, 4096
 _ENDED: Final = ("unknown-group", "role", "settings")  # refusals that are final
@@ -125,7 +125,7 @@ class MemberClaims:
     def progress(self, claim: HeldClaim, position: Position, now_s: float) -> Position:
         """Record that everything before `position` is handled; return the position to agree on.
 
-        That is the end of the claim if no wanted message follows in it.
+        The position to agree on is the claim's end if no wanted message follows in the claim.
         """
         self._pace.moved(now_s)
         is_whole = claim.tail is not None and position >= claim.tail
@@ -228,7 +228,7 @@ class MemberClaims:
         }  # fmt: skip
 
     def take(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
-        """Process the answer to a request; an unreadable one raises before it changes anything."""
+        """Process the answer to a request; if it is unreadable, raise before changing anything."""
         lost = {int(number) for number in answer["lost"]}
         position, is_done = Position.parse(str(answer["position"])), bool(answer["is_done"])
         begun = [_begun(each) for each in answer["claims"]]

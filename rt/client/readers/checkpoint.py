@@ -60,10 +60,11 @@ def choice_parts(
 class Checkpoint:
     """Keeps the last value of each key on disk, so that a restart need not read the whole stream.
 
-    The values are in two session logs, written in turn. Each has a message for each key, then a
-    final message with their number, the merged log that they are from and the position up to which
-    it was read. A session log that is damaged or lacks its final message is ignored: then the older
-    one is used, if there is one, and more of the stream is read again.
+    The values are in two session logs, written in turn. Each has one message for each key, then a
+    final message. The final message gives the number of keys, the merged log that the values are
+    from, and the position up to which that log was read. A session log that is damaged or lacks its
+    final message is ignored. The older session log is then used, if there is one, and more of the
+    stream is read again.
 
     Of several programs with the same selection, the first one stores values; the others cannot
     store any until the first has closed.

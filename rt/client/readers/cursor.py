@@ -16,9 +16,8 @@ from rt.names import is_cursor, merged_directory, parse_cursor, stream_directory
 from rt.position import Position
 
 DIRECTORY: Final = ".cursors"  # not a valid session name, so it never clashes with one
-# Without dots, so that no cursor has the name of another's lock or temporary file.
 _MAGIC: Final = b"RTK\x02"
-# Position, epoch, when it was stored in ns, id of the log, share: `1024/1024` is the longest.
+# Position, epoch, time of storing (ns), id of the log, and share (`1024/1024` is the longest).
 _BODY: Final = struct.Struct("<QQq16s12s")
 _RECORD_BYTES: Final = 8 + _BODY.size
 _ANY_SHARE: Final = b"?"
@@ -108,14 +107,14 @@ def remove_cursor(root: str, stream: str, name: str) -> None:
 def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> None:
     """Move the cursors of a log that ended to the log that continues it, durably.
 
+    A cursor in use is left to the program that uses it: see `LocalCursor.carry`.
+
     Args:
         root: directory under which streams live.
         stream: name of the stream.
         old: the id of the log that ended.
         new: the id of the log that continues it.
         cut: where the new log continues; a cursor beyond this position is moved back to it.
-
-    A cursor in use is left to the program that uses it: see `LocalCursor.carry`.
 
     Raises:
         CorruptLog: a cursor's file is damaged.
@@ -249,7 +248,7 @@ class LocalCursor:
             self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
 
     def carry(self, continued: ContinuedLog) -> None:
-        """If the cursor's log has ended, move durably to the log that continues it.
+        """If the cursor's log has ended, move the cursor durably to the log that continues it.
 
         A cursor opened before there was a copy has no log id; it counts as a cursor of the log that
         ended.
@@ -271,7 +270,7 @@ class LocalCursor:
             self._store(self._moved(position, epoch=self._state.epoch + 1, share=None))
 
     def ack(self, position: Position, *, sync: bool = False) -> None:
-        """Acknowledge everything before `position`; it never goes back.
+        """Acknowledge everything before `position`; an earlier position changes nothing.
 
         Args:
             position: a message's `next_position`.

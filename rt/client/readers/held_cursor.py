@@ -37,7 +37,7 @@ class HeldCursor:
         self._is_unsure = False  # whether a refusal has to be confirmed
 
     def ack(self, position: Position) -> None:
-        """Acknowledge everything before a position; it never goes back."""
+        """Acknowledge everything before a position; an earlier position changes nothing."""
         self.position = max(self.position, position)
 
     def carry(self, continued: ContinuedLog) -> None:
@@ -70,7 +70,7 @@ class HeldCursor:
         """Record that a request was refused, or not answered.
 
         Returns:
-            Whether to repeat it at once, requiring the latest state.
+            Whether to repeat the request at once, requiring the latest state.
 
         Raises:
             Fenced: another reader has certainly taken the cursor.

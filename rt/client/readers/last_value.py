@@ -45,7 +45,7 @@ class LastValue(Mapping[bytes, Message]):
         """Made by `rt.client.client.Client.last_value`; do not call it yourself.
 
         Args:
-            reader: returns a reader from a position on, which reports events.
+            reader: returns a reader that begins at a position and reports its events to a function.
             checkpoint: where the values are stored.
             values: the values that `checkpoint` has stored.
             complete: returns the stream's end once the copy has reached it; raises if that takes

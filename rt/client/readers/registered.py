@@ -37,10 +37,10 @@ class Registered:
 
     Attributes:
         name: the name of the cursor; its readers use certificates of one name.
-        takeover: what to do while another reader holds it: `refuse` raises, `wait` waits until it
-            has died or closed, and `fence` takes the cursor from it.
+        takeover: what to do while another reader holds the cursor: `refuse` raises an error, `wait`
+            waits until that reader has died or closed, and `fence` takes the cursor from it.
         silence_s: another reader may take the cursor after this long without a sign of life.
-        pin_bytes: how many unacknowledged bytes at most the nodes keep despite the rules `time` and
+        pin_bytes: the most unacknowledged bytes that the nodes keep despite the rules `time` and
             `limit`; this needs a certificate with a grant of leases.
         wait_s: how long `wait` waits; None waits for ever.
     """
@@ -140,7 +140,7 @@ class RegisteredReader:
             self.ack(position, sync=True)
 
     def ack(self, position: Position, *, sync: bool = False) -> None:
-        """Acknowledge everything before `position`; it never goes back.
+        """Acknowledge everything before `position`; an earlier position changes nothing.
 
         Args:
             position: a message's `next_position`.

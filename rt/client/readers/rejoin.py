@@ -36,8 +36,9 @@ class Rejoined:
     Attributes:
         end: where the copy ends now.
         beyond: what the copy had after the cut: spans of sequence numbers by session.
-        aside: the directory that keeps the log as it was; "" if it had nothing after the cut. It
-            shares the files before the cut with the copy, and archiving one empties it in both.
+        aside: the directory that keeps the log as it was; "" if the copy had nothing after the cut.
+            The directory shares the files before the cut with the copy; archiving one of them
+            empties it in both.
         cursors: the former position of each cursor that was beyond the cut, by name; all are at the
             cut now.
     """
@@ -54,13 +55,13 @@ class Rejoined:
 
 
 def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
-    """Cut a copy of an ended log to what the continuing log shares, and give it that log's id.
+    """Cut off what a copy of an ended log has beyond the cut, and give it the continuing log's id.
 
     Everything after the cut stays on disk, in a directory beside the copy, with a list of the
     messages. If this is interrupted, call it again to complete it.
 
     Args:
-        root: the directory of streams, of a node that has stopped or of a puller.
+        root: the directory that holds the streams of a stopped node or of a puller.
         stream: the stream of the copy.
         succession: the statement of which log continues the copy, and from where.
         is_dry: whether to change nothing, and only return what would happen.
@@ -74,7 +75,7 @@ def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = Fal
     path, cut = os.path.join(top, MERGED_NAME), Position.parse(succession.cut)
     draft, aside = path + _DRAFT, _aside(path, succession.old)
     if not is_dry and os.path.exists(aside) and not os.path.exists(path):
-        os.rename(draft, path)  # complete: the old copy was moved away after it
+        os.rename(draft, path)  # complete: the old copy was moved away after that
         sync_directory(top)
     if not os.path.exists(path):
         raise no_log(path)
@@ -202,7 +203,7 @@ def _cut(
 
 
 def _copy(log: LogDirectory, draft: str, cut: Position) -> None:
-    """Copy the file in which the cut is into `draft`, up to the cut."""
+    """Copy the file that contains the cut into `draft`, up to the cut."""
     name = cut.file.file_name
     with (
         closing(log.open_file(cut.file)) as file,

@@ -74,7 +74,7 @@ class ConnectionSettings:
         """Return TLS contexts that follow the certificate when it is renewed.
 
         Args:
-            roles: the certificate must have one of these.
+            roles: the certificate must have one of these; any role will do if none is given.
             successions: statements of which log continues another, which each connection sends and
                 receives; None to exchange no statements.
 

@@ -50,8 +50,8 @@ class ReadingSpan(NamedTuple):
 class StreamCopy:
     """Fills `root/<stream>/out` from the nodes, unless another process does so already.
 
-    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`; `settings` is
-        replaced as a whole.
+    Threads: any thread may call any method. `_lock` guards `_pull`, `_is_shared` and `_is_closed`;
+        `settings` is replaced as a whole.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class StreamCopy:
                 new copy begins with the whole stream, since the message may be anywhere in it.
 
         Raises:
-            TimeoutError: the copy does not have everything merged before this call in time.
+            TimeoutError: after `timeout_s`, the copy still lacks messages merged before this call.
             WriterFailed: the copy has ended.
             Misuse: the certificate is not a subscriber's.
             Stopped: the client is closed.
@@ -240,7 +240,7 @@ class StreamCopy:
         )
 
     def _copied_to(self) -> Position:
-        """Return where the copy on this disk continues, if another process fills it."""
+        """Return the end of the copy on this disk, which another process fills."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             last = max([*log.manifest.order[-1:], *log.files()[-1:]], default=START)

@@ -18,7 +18,7 @@ _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
 
 
 def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
-    """Store that a new reader uses a cursor from its position; errors as `LocalCursor.open_at`."""
+    """Begin a cursor's new epoch at its reader's position; errors as for `LocalCursor.open_at`."""
     log_id = _log_of(subscriber)
     position = subscriber.position if log_id else cursor.state.position
     cursor.open_at(position, log_id)
@@ -126,8 +126,8 @@ class Subscription:
         """Acknowledge everything up to and including a message, or everything delivered.
 
         Args:
-            upto: a message or a batch, the last to be acknowledged; or a position, before which
-                everything is. None for everything delivered.
+            upto: the last message or batch to acknowledge; or a position, to acknowledge everything
+                before it. None for everything delivered.
             sync: store the acknowledgement durably before this returns; otherwise within a second.
 
         Raises:
@@ -177,7 +177,7 @@ class Subscription:
         return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"
 
     def _open(self) -> None:
-        """At the first iteration, store that this reader uses the cursor from its position."""
+        """At the first iteration, begin the cursor's new epoch at this reader's position."""
         if self._is_open:
             self._ack_handed_out()  # iterating again counts as requesting the next message
             return
