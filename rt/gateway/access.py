@@ -41,7 +41,7 @@ class UnknownError(Refused):
 
 
 class Access:
-    """Decides about requests. It never changes, so any thread may call it."""
+    """Decides whether to allow a request. It never changes, so any thread may call it."""
 
     def __init__(
         self, tokens: dict[str, Token], *, is_open: bool, origins: Collection[str] = ()

@@ -39,7 +39,7 @@ from rt.position import Position
 
 BODY_BYTES_MAX: Final = 8 << 20
 _HELD_BYTES_MAX: Final = 256 << 20  # of all bodies at once
-_DRAINED_MAX: Final = 64 << 20  # of a body that is too long: most clients read no answer before
+_DRAINED_MAX: Final = 64 << 20  # read of a body that is too long: most clients send all, then read
 _SMALL_BYTES: Final = 1 << 16
 _BODY_S: Final = 60.0  # until a body has arrived
 _POLL_S: Final = 10.0  # a long poll without news
@@ -67,7 +67,7 @@ _METHODS: Final = "GET, HEAD, PUT, POST, DELETE"
 class GatewayApp:
     """Answers HTTP requests; only the event loop may call it.
 
-    The only state that it keeps of requests is when each expiring stream was last requested.
+    The only state that it keeps between requests is when each expiring stream was last used.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class GatewayApp:
         """
         self._store, self._follower, self._reader = store, follower, reader
         self._writer, self._access = writer, access
-        # When each stream with a `Stream-TTL` was last used, and where it ended then: an append by
-        # any program is a use.
+        # When each stream with a `Stream-TTL` was last used, and where the stream ended then, since
+        # an append by any program counts as a use.
         self._used: dict[str, tuple[float, Position]] = {}
         self._held = 0  # bytes of bodies that are in memory
         routes = [Route("/v1/stream/{name:path}", _Endpoint(self.answer, self._answer, _METHODS))]
@@ -166,7 +166,7 @@ class GatewayApp:
         return await act(request, self._access.identity(request, is_reading=True))
 
     def _demand_current(self) -> None:
-        """Refuse requests while the store lacks changes that were acknowledged to a client.
+        """Refuse requests while the store may lack changes that were acknowledged to a client.
 
         A gateway that was killed may have acknowledged changes that are not in its file yet.
         """
@@ -197,7 +197,7 @@ class GatewayApp:
         verdict = await self._writer.change(name, "", [expiry], [b""])
         if verdict.status >= 500:
             raise FailedError(verdict.status, verdict.words)
-        # Another request may have appended or made it again: what expires then is another stream.
+        # Another request may have appended to the stream or made it again: then it has not expired.
         found = self._store.look(name)
         if found is None or found.tail == stream.tail:
             self._used.pop(name, None)
@@ -317,7 +317,7 @@ class GatewayApp:
         begin = _begin(stream, text)
         cursor = _cursor(query.get("cursor", ""))
         if live == "sse":
-            await self._read(name, stream, begin)  # an error is an answer, and no broken stream
+            await self._read(name, stream, begin)  # an error becomes an answer, not a broken stream
             return self._sse(name, stream, begin, cursor)
         if live == "long-poll":
             return await self._long_poll(name, stream, begin, cursor)

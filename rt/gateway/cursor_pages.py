@@ -16,7 +16,7 @@ from rt.position import START, Position
 
 _SILENCE_S: Final = 30.0  # then another reader may take a cursor
 _SILENCE_MAX_S: Final = 86_400.0
-_WAITING_MAX: Final = 64  # requests; nodes that do not answer hold up each for seconds
+_WAITING_MAX: Final = 64  # requests; each takes seconds if the nodes do not answer
 _CONFLICTS: Final = {"held", "fenced"}
 _SHOWN: Final = ("position", "epoch", "holder", "silence_s", "messages", "bytes", "seconds")
 
@@ -115,7 +115,7 @@ class CursorPages:
 
 
 def _own_name(name: str, identity: str) -> str:
-    """Return a cursor's name at the nodes: unambiguous, since identities have no `__` or `_-`."""
+    """Return a cursor's name at the nodes; it is unique, as identities have no `__` or `_-`."""
     if not identity:
         return parse_cursor(name)
     return parse_cursor(f"{identity.replace('.', '_-')}__{parse_cursor(name)}")

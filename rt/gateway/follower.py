@@ -19,9 +19,9 @@ from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.gateway")
 _COMMIT_S: Final = 1.0
-_TRIM_S: Final = 60.0  # what was refused of archived messages is forgotten this often
+_TRIM_S: Final = 60.0  # how often refusals of archived messages are forgotten
 _REACHED_S: Final = 5.0
-_IDLE_S: Final = 0.2  # without a message, what was executed is written after this
+_IDLE_S: Final = 0.2  # once no message has come for this long, what was executed is written
 NAME_BYTES_MAX: Final = 255
 ANY_STREAM: Final = ""  # a future for this name completes with every message
 _T = TypeVar("_T")
@@ -106,7 +106,7 @@ class StreamFollower:
 
     @contextmanager
     def waiting(self, name: str) -> "Iterator[asyncio.Future[None]]":
-        """Yield a future that completes when the stream `name` changes, or any for `ANY_STREAM`."""
+        """Yield a future that completes when a stream changes; `ANY_STREAM`: with each message."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].add(future)
         try:

@@ -154,7 +154,7 @@ class GatewayProtocol(HttpProtocol):
 
 
 def _say_event(event: Event) -> None:
-    """Log a gap: its messages were archived before they were read, so streams are incomplete."""
+    """Log a gap or a poisoned frame, because of which streams may be incomplete."""
     if isinstance(event, Gap | Poisoned):
         _log.warning("streams may lack messages: %s", event)
 

@@ -17,7 +17,7 @@ from rt.position import START, Position
 HEADER: Final = "durable-stream"  # of each message that a gateway publishes
 OCTETS: Final = "application/octet-stream"
 JSON: Final = "application/json"
-# Of one stream; the producer that has been silent for longest is forgotten first.
+# Producers of one stream; the one that has been silent for longest is forgotten first.
 PRODUCERS_MAX: Final = 1000
 TEXT_MAX: Final = 256  # characters of a producer's id, a sequence or a content type
 _TYPE: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+ *(;[ -~]*)?", re.ASCII)
@@ -132,7 +132,7 @@ class Heard:
 
     @property
     def next(self) -> tuple[int, int]:
-        """The sequence number of the append expected next, and the number of the message in it."""
+        """The sequence number of the append expected next, and which of its messages is next."""
         return (self.seq + 1, 0) if self.is_whole else (self.seq, self.parts)
 
 
@@ -244,7 +244,7 @@ def _append(stream: HttpStream, change: StreamChange, at: Position) -> StreamVer
     sender = change.producer
     verdict = refusal or (None if sender is None else _repeated(stream, change, sender))
     if change.maker and (change.maker, change.part) != (stream.maker, stream.made):
-        return StreamVerdict(200)  # of a creation that was not the first, or a part that is there
+        return StreamVerdict(200)  # its creation was not the first, or the part is there already
     if verdict is None and not _is_in_sequence(stream, change):
         words = f"Stream-Seq is not greater than {stream.seq!r}, which was appended last"
         verdict = StreamVerdict(409, words)
@@ -266,7 +266,7 @@ def _append(stream: HttpStream, change: StreamChange, at: Position) -> StreamVer
 
 
 def _is_in_sequence(stream: HttpStream, change: StreamChange) -> bool:
-    """Whether a message follows the writer's last one by `Stream-Seq`, and by part."""
+    """Whether a message's `Stream-Seq` and part follow those of the writer's last message."""
     if not change.seq or (change.part and change.producer is not None):
         return True
     if change.part:
@@ -320,7 +320,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-# Python's own takes NaN, and refuses a number of 5,000 digits; no number is converted here.
+# Python's default decoder accepts NaN, and refuses a number of 5,000 digits. This one refuses NaN,
+# and accepts any number, since it converts none.
 DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
 
 
@@ -352,5 +353,5 @@ def essence(kind: str) -> str:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a content type is JSON: its streams keep the boundaries of their messages."""
+    """Whether a content type is JSON; a JSON stream keeps the boundaries of its messages."""
     return essence(kind) == JSON

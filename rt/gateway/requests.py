@@ -86,7 +86,7 @@ def creation(headers: Mapping[str, str]) -> StreamChange:
 
 
 def stream_type(kind: str, stream: str) -> str:
-    """Return the content type of the messages in a body: the stream's if it packs several.
+    """Return the content type of the messages in a body: the stream's if the body packs several.
 
     >>> stream_type("application/x-ndjson", "application/json")
     'application/json'
@@ -96,7 +96,7 @@ def stream_type(kind: str, stream: str) -> str:
 
 
 def split(kind: str, stream: str, body: bytes) -> list[bytes]:
-    """Return the messages in a body for a stream; a body of another type is one message.
+    """Return the messages in a body: several in frames, lines or a JSON array, otherwise one.
 
     Args:
         kind: the content type of the body.
@@ -171,10 +171,11 @@ def number(query: Mapping[str, str], name: str, default: float, most: float) -> 
 
 
 def messages_of(kind: str, body: bytes, *, is_creation: bool = False) -> list[bytes]:
-    """Return the messages in a body: one, or in a stream of JSON the elements of an array.
+    """Return the messages in a body: one, or for type JSON the elements of an array.
 
     Raises:
-        Misuse: the body is not JSON, or is an empty array.
+        Misuse: the type is JSON, and the body is not valid JSON, or an array with no elements or
+            with too many. A creation may have an empty array.
     """
     if not is_json(kind):
         return [body] if body else []

@@ -59,7 +59,7 @@ class StreamStore:
         try:
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._database.execute("pragma journal_mode = wal")
-            # What a crash of the machine takes is executed again, so that no commit waits for it.
+            # No commit waits for the disk: what a crash of the machine loses is executed again.
             self._database.execute("pragma synchronous = normal")
             self._database.executescript(_TABLES)
             found = self._database.execute("select format, log, position from place").fetchone()
@@ -178,7 +178,7 @@ class StreamStore:
 
 
 def _is_foreign(stream: HttpStream, payload: bytes) -> bool:
-    """Whether a stream is JSON and the payload is not, as from a program without a gateway."""
+    """Whether a payload is not JSON although its stream is; programs may bypass the gateway."""
     if not is_json(stream.type):
         return False
     try:

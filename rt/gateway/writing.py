@@ -27,7 +27,7 @@ _SESSIONS_MAX: Final = 256  # that are open at once, one for each identity
 _IN_PART: Final = "it may be published in part; repeat it only with the same Producer-Seq"
 _AGAIN: Final = "repeat it only with the same Producer-Seq, which makes it no second append"
 _ID_FILE: Final = "gateway.id"
-_DISK_BYTES: Final = 1 << 30  # of a session, while no node takes it; or a quarter of a small disk
+_DISK_BYTES: Final = 1 << 30  # of a session that no node accepts; less if the disk is small
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class _Session:
 class StreamWriter:
     """Publishes changes, in one session for each identity; only the event loop uses it.
 
-    A change is not published if the merged stream refuses it and no other request to the stream is
-    under way, so that the refusal is certain. Otherwise the log decides, because an answer based on
-    unmerged changes could be wrong, and a repeated append must not be answered before the first
-    one.
+    If the merged stream refuses a change, and no other request to the stream is under way, the
+    refusal is certain, and the change is not published. Otherwise the log decides, because an
+    answer based on unmerged changes could be wrong, and a repeated append must not be answered
+    before the first one.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class StreamWriter:
             wait_s: the longest wait, in seconds; `MERGED_S` limits it as well.
 
         Returns:
-            The outcome of the last change; of the first, if that creates the stream. Status 202
-            with `is_async`, as the outcome is not decided yet; 503 if it is not known in time.
+            The outcome of the last change, or of the first if that creates the stream. The status
+            is 202 with `is_async`, since the outcome is not decided yet, and 503 if the outcome is
+            not known in time.
         """
         is_alone = not self._under_way[name]
         self._under_way[name] += 1

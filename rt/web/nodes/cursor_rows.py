@@ -24,7 +24,7 @@ class CursorRow:
         holder: the reader that uses the cursor now; "" if no reader does.
         position: everything before it is acknowledged.
         stored_ns: when it was last acknowledged, taken or moved, ns since the epoch.
-        pin_bytes: how many unacknowledged bytes at most are kept from retention.
+        pin_bytes: the most unacknowledged bytes that are exempt from retention.
         lag_bytes: merged bytes that are not acknowledged; None if the log cannot be read.
         lag_messages: merged messages that are not acknowledged.
         lag_s: time between the merging of the first and of the last unacknowledged message.
@@ -42,7 +42,7 @@ class CursorRow:
 
 
 def cursor_rows(directory: str, view: NodeView) -> Sequence[CursorRow]:
-    """Return a node's registered cursors by name, with their lags in the log in `directory`."""
+    """Return a row for each registered cursor of a node, with its lag in the log in `directory`."""
     cursors = cursors_of_notes(view.notes)
     if not cursors:
         return ()

@@ -21,12 +21,12 @@ from rt.web.nodes.cursor_rows import CursorRow
 from rt.web.serving.collector import Labels, counter, gauge, histogram
 from sequencer.raft.consensus import EngineRole
 
-# Sessions, clients and cursors of a process that get series of their own: those with the most lag.
-# Publishers choose session names, so with a series for each they could fill the memory of the
-# server that scrapes.
+# How many sessions, clients and cursors of a process get series of their own: those with the most
+# lag. Publishers choose session names: if each session had a series, publishers could fill the
+# memory of the server that scrapes.
 SERIES_MAX: Final = 20
-# Streams that get series of their own, some 60 each: those in trouble, then those with the most
-# lag.
+# How many streams get series of their own, some 60 each: first those in trouble, then those with
+# the most lag.
 STREAMS_WITH_SERIES_MAX: Final = 50
 _MOVING_BYTES_PER_S: Final = 1.0
 _STREAM: Final = ("stream",)
@@ -115,7 +115,7 @@ def _refused(streams: Sequence[StreamView], shown: Sequence[StreamView]) -> Iter
 
 
 def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:
-    """Sort streams by how urgently they need attention: in trouble, then by wait, lag and name."""
+    """Return streams in order of urgency: those in trouble first, then by wait, lag and name."""
     return sorted(
         streams,
         key=lambda each: (
@@ -280,7 +280,7 @@ def _clients(streams: Sequence[StreamView]) -> Iterator[Metric]:
     waits: dict[Labels, float] = {}
     for wait, lag, *key in pulling:
         labels = tuple(key)
-        # a name's connections count with their greatest lag
+        # connections of one name share a series, which shows their greatest lag
         if labels in lags or len(lags) < SERIES_MAX:
             lags[labels] = max(lags.get(labels, 0), -lag)
             waits[labels] = max(waits.get(labels, 0.0), -wait)

@@ -27,7 +27,7 @@ _NUMBER_MAX: Final = 1 << 63
 def overview(
     sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any], warning: str
 ) -> Fields:
-    """Return what the page of a node shows of its cluster.
+    """Return what a node's page shows of the cluster.
 
     Args:
         sample: the sample of this node.
@@ -84,7 +84,7 @@ def _verdict(sample: NodeSample, nodes: Sequence[Fields]) -> tuple[str, str]:
 
 
 def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
-    """Sort sessions by how urgently they need attention: waiting, moving, idle."""
+    """Return sessions in order of urgency: waiting, then moving, then idle."""
     return sorted(sessions, key=trouble)
 
 

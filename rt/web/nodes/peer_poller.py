@@ -60,7 +60,7 @@ class PeerPoller:
         return now_s - self._wanted_s <= _WANTED_S
 
     def _turn(self) -> float | None:
-        """Ask all nodes that owe no answer, if due; return the seconds until it is due again.
+        """If due, ask each node that owes no answer; return the seconds until the next time.
 
         Return None, and forget the answers, once the page is no longer viewed.
         """

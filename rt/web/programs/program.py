@@ -73,7 +73,7 @@ class ProgramSite(Site):
 
 
 def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:
-    """Return the overview of a program that is no node, so without figures of flow."""
+    """Return the overview of a program that is not a node; its figures of flow are 0."""
     return {
         "kind": kind, "name": f"rt {kind}", "stream": stream,
         "version": __version__, "at_ns": time.time_ns(), "began_ns": began_ns,

@@ -34,7 +34,7 @@ _DIGITS_MAX: Final = 20  # Python refuses to parse numbers of more than 4,300 di
 _ASSETS: Final = {
     "/": "page.html", "/page.css": "page.css", "/page.js": "page.js", "/favicon.svg": "favicon.svg",
 }  # fmt: skip
-# Another origin's page must not reach us through a name that it resolves to this machine.
+# A page of another origin must not reach us through a host name that resolves to this machine.
 _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 
@@ -120,7 +120,7 @@ class Page:
         return self._site.part(request.query_params.get("stream", ""))
 
     def _share(self, path: str, make: Callable[[Request], bytes], request: Request) -> Response:
-        """Return what `make` makes; requests for this path and stream share it for a second."""
+        """Return the answer of `make`; requests for one path and stream share it for a second."""
         question = (path, request.query_params.get("stream", ""))
         body = self._answers.get(
             question, lambda: make(request), state=lambda: _state(self._part(request))

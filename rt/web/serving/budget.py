@@ -29,7 +29,7 @@ class WebBudget:
         self._spent: dict[str, tuple[Budget, float]] = {}  # budget, and the cost of the last answer
 
     def ask(self, host: str) -> float:
-        """Charge a request what its network's last answer cost; return the seconds to delay it."""
+        """Charge a network the cost of its last answer; return the seconds to delay its request."""
         budget, expected_s = self._of(host)
         return min(_HELD_S, max(0.0, budget.spend(expected_s, self._clock()) - expected_s))
 

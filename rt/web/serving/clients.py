@@ -42,12 +42,12 @@ class WebClients:
             transport: the connection, which speaks TLS.
 
         Returns:
-            A second descriptor of the connection, which the caller closes with it; None if the
-            connection is not watched.
+            A second descriptor of the connection, to be closed together with the connection; None
+            if the connection is not watched.
 
         Raises:
-            Refused: the certificate was revoked, its authority removed, or it is valid for more
-                than 90 days; the log says so.
+            Refused: the certificate is revoked, its authority was removed, or its validity exceeds
+                90 days; the log says so.
         """
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         name = f"HTTP client {host}:{port}"

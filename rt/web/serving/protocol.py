@@ -16,10 +16,10 @@ REQUEST_S: Final = 5.0
 class HttpProtocol(H11Protocol):
     """Closes a connection on which no complete request has arrived for 5 to 10 seconds.
 
-    An answer may take as long as it needs: that of an open page never ends.
+    An answer may take any time: the event stream of an open page never ends.
     """
 
-    request_s = REQUEST_S  # at least; at most twice as long
+    request_s = REQUEST_S  # the least time that a request has; the most is twice as long
     gone: Callable[[], None] | None = None  # called when the connection has ended
     _timer: asyncio.TimerHandle | None = None
     _waited: bool = False  # whether it was already waiting at the last check

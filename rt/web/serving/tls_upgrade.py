@@ -15,9 +15,9 @@ from rt.web.serving.protocol import HttpProtocol
 class HttpPlaces:
     """Gives every new connection one of a limited number of slots.
 
-    If all are taken, the network with the most connections loses one: its oldest on which no
-    request is being answered, or else its oldest. So a flood pushes out its own connections, and a
-    health probe or an open page keeps its slot unless it comes from the same network as the flood.
+    If all slots are taken, the network with the most connections loses one: the oldest on which no
+    request is being answered, or else the oldest of all. So a flood pushes out its own connections,
+    and a health probe or an open page keeps its slot unless it comes from the flood's network.
     """
 
     def __init__(self, places_max: int) -> None:
@@ -26,7 +26,7 @@ class HttpPlaces:
         self._taken: dict[TlsUpgrade, str] = {}  # each connection's network, oldest first
 
     def take(self, holder: "TlsUpgrade", host: str) -> None:
-        """Give a connection from `host` a slot; ends another connection if none is free."""
+        """Give a connection from `host` a slot; end another connection if no slot is free."""
         victim = self._victim() if len(self._taken) >= self._places_max else None
         self._taken[holder] = network_of(host)
         if victim is not None:
@@ -34,7 +34,7 @@ class HttpPlaces:
             victim.end()
 
     def leave(self, holder: "TlsUpgrade") -> None:
-        """Free a connection's slot; does nothing if it has none."""
+        """Free a connection's slot; do nothing if the connection has none."""
         self._taken.pop(holder, None)
 
     def _victim(self) -> "TlsUpgrade":
@@ -128,7 +128,7 @@ class TlsUpgrade(asyncio.Protocol):
             self._serve(secured)
 
     def _is_taken(self, secured: asyncio.Transport) -> bool:
-        """Return whether the client's certificate is good; if it is, check it from now on."""
+        """Return whether the client's certificate is good; if so, keep checking it from now on."""
         if self._clients is None:
             return True
         try:
