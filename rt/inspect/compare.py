@@ -21,9 +21,9 @@ class Comparison:
         second: The other's directory.
         differs_at: The first byte that differs; None if all are equal.
         compared: Number of bytes that were equal.
-        end: Where the shorter copy ends, or where they differ.
+        end: Where the shorter copy ends, or where the copies differ.
         not_compared: Files that at least one copy has archived.
-        reason: How they differ.
+        reason: How the copies differ; "" if they are equal.
         made_apart: Whether these are two different logs with the same name, not copies of one log.
     """
 

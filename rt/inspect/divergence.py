@@ -27,9 +27,9 @@ class Divergence:
     Attributes:
         cut: both logs are equal up to this position.
         proof: the number of the first message after the cut, and the running digest there.
-        beyond: the first log's messages after the cut: spans of sequence numbers by session, or by
-            group.
-        missing: the part of these messages that the second log does not have after the cut.
+        beyond: how many messages the first log has after the cut.
+        missing: those of them that the second log lacks after the cut: spans of sequence numbers by
+            session, or by group.
     """
 
     cut: Position
@@ -136,7 +136,7 @@ def _joined(spans: Spans) -> Spans:
 
 
 def _without(spans: Spans, others: Spans) -> Spans:
-    """Return the first joined spans, less what the others cover.
+    """Return the parts of `spans` that `others` do not cover; call it with joined spans.
 
     >>> _without([(1, 10), (20, 30)], [(0, 2), (4, 6), (25, 40)])
     [(2, 4), (6, 10), (20, 25)]

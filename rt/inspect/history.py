@@ -120,7 +120,7 @@ def rolled_rows(data: bytes, path: str) -> list[Row]:
 
 
 def active_row(directory: str, rows: list[Row]) -> Row | None:
-    """Return the row of the active file, after the last rolled one; None if it does not exist."""
+    """Return the row of the active file, which follows the last rolled one; None if none does."""
     start = _following(directory, rows[-1].first if rows else None)
     return None if start is None else active(start, *_facts(directory, start))
 

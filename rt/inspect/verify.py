@@ -81,7 +81,7 @@ class LogReport:
     name: str
     id: str
     files: list[FileReport] = field(default_factory=list)
-    # concerning more than one file, or not its state
+    # those that concern several files, or something other than a file's state
     faults: list[str] = field(default_factory=list)
     end: Position = START
     digest: str = ""  # digest of a merged log up to its end

@@ -33,8 +33,8 @@ def divider(partition: str) -> Divide:
     if partition == "none":
         return lambda batch: iter([("", batch)])
     if partition in ("stream", "session"):
-        # Readers derive a column from a directory's name; for a session, files have that column
-        # too.
+        # Readers derive a column from a directory's name. Files already have a column `session`, so
+        # the column of the directories has another name.
         name = partition if partition == "stream" else f"by_{partition}"
         return lambda batch: divided(batch, batch.column(partition), f"{name}={{}}".format)
     layout = "date=%Y-%m-%d" if partition == "day" else "month=%Y-%m"

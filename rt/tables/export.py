@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TARGET_BYTES: Final = 128 * MIB
 KEEP_S: Final = 3600.0
-# target sizes of log that one commit adds; most of it is then in whole files
+# A commit adds this many target sizes of the log, so that most of it is in files of full size.
 _COMMIT_TARGETS: Final = 4
 _ENDLESS: Final = 1 << 62
 
@@ -157,8 +157,8 @@ def to_iceberg(
     """Bring an Iceberg table up to date with a log.
 
     The position reached is a property of the table, `rt.LOG_ID.position`, and changes in the same
-    commit as the rows. So a killed run has added all of a commit or none of it; of two simultaneous
-    runs, one finds that the other was first and continues after it.
+    commit as the rows. So a killed run has added all of a commit or none of it. Of two simultaneous
+    runs, the later one finds the commit of the other, and continues after that.
 
     Args:
         path: the log, or its URI.
@@ -344,7 +344,7 @@ class Export:
         done.dead += counted.dead
         done.bytes += bytes_between(self._view, snapshot.start, snapshot.stop)
         rolled = self._view.log.manifest.rolled
-        # the next commit continues in a file that is not finished
+        # a file that the next commit continues is not counted yet
         done.files += sum(
             end > 0 and (file not in rolled or end == rolled[file].end)
             for file, end in snapshot.files

@@ -39,7 +39,8 @@ class TableFollower:
     After a disk or catalog failure it tries again, from the table's own position, as after a kill.
     Damage and gaps end it, since they need an operator.
 
-    Threads: one thread calls `turn` and `close`. Any thread may read `status`, which is replaced.
+    Threads: one thread calls `turn` and `close`. Any thread may read `status`, which is replaced as
+    a whole.
     """
 
     def __init__(self, path: str, opener: Opener, settings: ExportSettings, every_s: float) -> None:

@@ -1,4 +1,4 @@
-"""IcebergTable: a log as an Iceberg table, whose properties have the position it has reached."""
+"""IcebergTable: a log as an Iceberg table, whose properties say how far it follows the log."""
 
 import fcntl
 import os
@@ -67,7 +67,8 @@ class IcebergTable:
     """A table in a catalog (`rt.tables.table_state.Table`).
 
     `rt.LOG_ID.position` is a property of the table and of each snapshot, and changes in the same
-    commit as the rows. If several processes add to it at once, only the first commit succeeds.
+    commit as the rows. If several processes add to the table at once, only the first commit
+    succeeds.
     """
 
     finishes = False
@@ -239,8 +240,8 @@ class IcebergTable:
     def _remove_leftovers(self) -> None:
         """Remove the files that a killed run left, unless another process adds to the table.
 
-        Every process that adds to the table holds a shared lock on its directory. A process that
-        gets the lock for itself alone knows that no other one is writing files.
+        Every process that adds to the table holds a shared lock on the table's directory. A process
+        that gets an exclusive lock knows that no other process is writing files.
         """
         folder = self._table.location().removeprefix("file://")
         if "://" in folder:
@@ -369,7 +370,7 @@ def _refers_to(table: Any, snapshots: Any) -> set[str]:
 
 
 def _transformed(column: Any, transform: Callable[[Any], Any]) -> Any:
-    """Apply a partition's transform to each value of a column; pyiceberg's own needs a package."""
+    """Apply a partition's transform to each value of a column, without pyiceberg's extra package."""
     found = column.dictionary_encode()
     values = found.dictionary
     if pa.types.is_timestamp(values.type):

@@ -28,7 +28,7 @@ from rt.tables.dataset import SCHEMA, DataFile, check_partition, divider
 from rt.tables.payloads import DEAD_SCHEMA, NO_COLUMNS, JsonColumns
 from rt.tables.table_state import Change, LogName, TableState
 
-# Beside the dataset and not in it: polars refuses a directory with other files than Parquet.
+# Next to the dataset, not in it: polars refuses a directory with files other than Parquet.
 STATE_SUFFIX: Final = ".rt-export.json"
 LOCK_SUFFIX: Final = ".rt-export.lock"
 TAIL_SUFFIX: Final = ".rt-export.tail"
@@ -211,7 +211,7 @@ class _Synced(io.BufferedWriter):
 
 
 def read_state(out: str) -> TableState:
-    """Return what a dataset holds now; files that are replaced are still kept for a while.
+    """Return what a dataset holds now; a file that is replaced later is kept for a while.
 
     Raises:
         Misuse: there is no dataset, or an earlier version wrote it.

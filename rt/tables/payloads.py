@@ -58,7 +58,7 @@ class JsonColumns:
         """Return these columns, or those that a table already has (`known`) if none are given.
 
         Raises:
-            Misuse: the table has other columns than those requested.
+            Misuse: the table has columns other than those requested.
         """
         if self.fields and known.fields and self.fields != known.fields:
             raise Misuse(f"{name} has the JSON columns {known.text}; give these, or another table")

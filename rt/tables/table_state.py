@@ -8,7 +8,7 @@ from rt.position import Position
 from rt.tables.dataset import DataFile
 from rt.tables.payloads import JsonColumns
 
-FEW_FILES: Final = 16  # so many small files of a partition are left unjoined
+FEW_FILES: Final = 16  # fewer small files of a partition are left unjoined
 Gaps = tuple[tuple[Position, Position], ...]
 
 
