@@ -84,7 +84,7 @@ class BridgeSite(ProgramSite):
         }  # fmt: skip
 
     def _late(self) -> str:
-        """Return a sentence on how far behind the bridge is; "" if by less than a minute."""
+        """Return a sentence on how far the bridge lags; "" if by less than a minute."""
         lag = self._watch.lag
         behind_s = lag.behind_s(time.time_ns())
         if behind_s < _LATE_S:

@@ -46,7 +46,7 @@ def succession_path(settings: ConnectionSettings) -> str:
 
 
 def draft_path(settings: ConnectionSettings) -> str:
-    """Return the path of a succession's draft, which is used until the new cluster has its files."""
+    """Return the path of a succession's draft, in use until the new cluster has its files."""
     return succession_path(settings) + _DRAFT
 
 

@@ -247,7 +247,7 @@ class Receipts:
         self._written = self._publisher.begin_flush(synced=self._wants_sync())
 
     def _has_written(self) -> bool:
-        """Write new messages, unless that must wait for the disk; return whether they are written."""
+        """Write new messages, unless that must wait for the disk; return whether it wrote them."""
         found = self._publisher.begin_flush_now(synced=self._wants_sync())
         self._written = found or self._written
         return found is not None
