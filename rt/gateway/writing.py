@@ -27,7 +27,7 @@ _SESSIONS_MAX: Final = 256  # that are open at once, one for each identity
 _IN_PART: Final = "it may be published in part; repeat it only with the same Producer-Seq"
 _AGAIN: Final = "repeat it only with the same Producer-Seq, which makes it no second append"
 _ID_FILE: Final = "gateway.id"
-_DISK_BYTES: Final = 1 << 30  # of a session that no node accepts; less if the disk is small
+_DISK_BYTES: Final = 1 << 30  # of a session that no node accepts, or a quarter of a small disk
 
 
 @dataclass(slots=True)

@@ -370,7 +370,7 @@ def _refers_to(table: Any, snapshots: Any) -> set[str]:
 
 
 def _transformed(column: Any, transform: Callable[[Any], Any]) -> Any:
-    """Apply a partition's transform to each value of a column, without pyiceberg's extra package."""
+    """Apply a partition's transform to each value of a column; pyiceberg needs a package for it."""
     found = column.dictionary_encode()
     values = found.dictionary
     if pa.types.is_timestamp(values.type):
