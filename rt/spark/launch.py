@@ -71,9 +71,9 @@ def prepare() -> str:
 def register(spark: Any) -> None:
     """Register the formats `rt` and `rt-history`, unless they are registered already.
 
-    Also makes the workers of a local Spark run this Python. Not needed if `rt` is installed in the
-    Python of Spark's workers: Spark then finds the formats itself, through the modules `pyspark_rt`
-    and `pyspark_rt_history`.
+    This also makes the workers of a local Spark run this Python. If `rt` is installed in the Python
+    of Spark's workers, no call is needed: Spark then finds the formats itself, through the modules
+    `pyspark_rt` and `pyspark_rt_history`.
 
     Args:
         spark: a `SparkSession`, of PySpark 4.2 or newer.
@@ -99,8 +99,8 @@ def ship(spark: Any) -> None:
     check_version(spark.version)
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = tempfile.mkdtemp(prefix="rt-ship-")
-    # An unpacked archive is on the path of all workers, a file of `addPyFile` only on that of
-    # formats that were registered after it, and Spark warns of a format that is registered again.
+    # An unpacked archive is on the path of all workers. A file of `addPyFile` is only on the path
+    # of formats that were registered after it, and Spark warns if a format is registered again.
     path = shutil.make_archive(os.path.join(folder, "rt"), "zip", package) + "#rt"
     if _is_connect(spark):
         spark.addArtifacts(path, archive=True)
@@ -143,7 +143,7 @@ def _java_version(home: str) -> int:
 
 
 def _shim(java: str) -> str:
-    """Return a JAVA_HOME whose script `bin/java` runs `java` without an option that it lacks.
+    """Return a JAVA_HOME whose script `bin/java` runs `java` without an option that `java` lacks.
 
     The directory is removed when this process ends.
     """

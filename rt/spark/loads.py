@@ -37,9 +37,9 @@ class Loading:
         """Limit the load to a part of the log; unlike `where`, this avoids reading the rest.
 
         Args:
-            start: where to begin: a position (`Position`, "0.0.4096"), a time when it was
-                merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`,
-                `sequence:41` if one session was chosen before, or `earliest`.
+            start: where to begin: a position (`Position`, "0.0.4096"), a merge time (in a session:
+                a publish time; an aware `datetime`, ISO 8601), `last:100`, `sequence:41` if one
+                session was chosen before, or `earliest`.
             end: where to stop, exclusive: `latest`, or one of the forms of `start`.
 
         Raises:

@@ -23,9 +23,10 @@ _FOR_BOTH: Final = frozenset((
 
 
 def read_table(path: str, table: str, catalog: Any = None) -> TableState:
-    """Read the current state of a table of the log at `path`, named as for `Loading.table`.
+    """Read the current state of a table of the log at `path`.
 
-    The state has the table's files, and the position up to which they follow the log.
+    The state has the table's files, and the position up to which they follow the log. `table` and
+    `catalog` are as for `Loading.table`.
 
     Raises:
         Misuse: there is no log or no table, or the table belongs to another log.

@@ -26,9 +26,9 @@ from rt.spark.reading.task import Task
 class RtSource(DataSource):
     """A log directory as a table.
 
-    Spark creates an object for each `load()` or `save()`; if a load's schema is given, it does so
-    only at the first action. The constructor fixes what a load reads, since no other method runs
-    exactly once for a load.
+    Spark creates an object for each `load()` or `save()`; if a load's schema is given, Spark
+    creates the object only at the first action. The constructor fixes what a load reads, since no
+    other method runs exactly once for a load.
     """
 
     def __init__(self, options: Any) -> None:
@@ -44,8 +44,8 @@ class RtSource(DataSource):
             self._snapshots = take_snapshots(self._read_options)
             self._take_leases(self._snapshots)
         except (RtError, OSError) as error:
-            # only for a batch read: this may be a write, and a stream may start before its log
-            # exists
+            # only a batch read raises it: this may be a write, and a stream may start before its
+            # log exists
             self._snapshots = None
             self._refusal = str(error)
 

@@ -128,7 +128,7 @@ class Written(WriterCommitMessage):
 
 
 class RtBatchWriter(DataSourceArrowWriter):
-    """Publishes the rows of a batch query; with the option `batch`, a repeat adds none."""
+    """Publishes the rows of a batch query; with the option `batch`, a repeated write adds none."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -222,7 +222,7 @@ def commit(
 ) -> None:
     """Publish the files that the tasks of a batch reported, after those of an interrupted attempt.
 
-    With `is_job` the user has numbered the batch, perhaps by mistake as an earlier one.
+    With `is_job`, the user chose the batch's number, perhaps by mistake that of an earlier batch.
 
     Raises:
         Misuse: a later batch was published already, or other rows with this number.

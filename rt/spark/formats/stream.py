@@ -39,7 +39,7 @@ from rt.spark.reading.task import Task
 _ONE_LOG: Final = 1  # version of an offset whose load names one log
 _SEVERAL: Final = 2
 _INITIAL: Final = "initial"  # marks the offset at which a query begins
-_BEGIN: Final = "begin"  # key, in the end offset of a log's first micro-batch, of where it began
+_BEGIN: Final = "begin"  # in the end offset of a log's first micro-batch: where that began
 _LOOK_EVERY_S: Final = 5.0  # between two searches for new logs below a parent directory
 
 
@@ -49,14 +49,14 @@ class Offset:
 
     # the position in each log, by the log's id
     positions: dict[str, Position] = field(default_factory=dict)
-    # where logs began whose first micro-batch ends here
+    # for each log whose first micro-batch ends here: where that micro-batch began
     begins: dict[str, Position] = field(default_factory=dict)
     is_initial: bool = False  # whether the query begins here
     # where to begin in a log that does not exist yet, or is empty; None if not needed
     unnamed: Position | None = None
 
     def encode(self, *, several: bool) -> dict[str, Any]:
-        """Return the offset as a checkpoint stores it; `several` is whether there are many logs."""
+        """Return the offset as a checkpoint stores it; set `several` if a load names many logs."""
         mark = {_INITIAL: True} if self.is_initial else {}
         logs = {each: self._fields(each) for each in self.positions}
         if several and logs:
@@ -125,7 +125,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return made.encode(several=self._names_several)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Return a limit for Spark to pass to `latestOffset`, which applies all of the load's."""
+        """Return a limit for Spark to pass to `latestOffset`, which applies all limits itself."""
         options = self._options
         if options.limits.records is not None:
             return ReadMaxRows(options.limits.records)
@@ -272,7 +272,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tuple(self._views) != self._options.paths or len(self._views) > 1
 
     def _check_all_there(self, offset: Offset, logs: dict[str, LogView]) -> None:
-        """Raise `Misuse` if a log of the offset is not in the load, which would wait forever."""
+        """Raise `Misuse` if the load lacks a log of the offset; it would be awaited for ever."""
         missing = offset.positions.keys() - logs
         if missing and logs and not self._names_several:
             raise Misuse(f"the checkpoint is of another log than {self._path} is now")
@@ -344,7 +344,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Position]:
         """Return where a micro-batch ends in each log, by the limits on its messages and bytes.
 
-        The limits are divided among logs by their unread bytes; each reads at least something.
+        The limits are divided among the logs in proportion to their unread bytes; at least
+        something is read from each log that has more.
         """
         options, limited = self._options, dict(ends)
         behind = {each: bytes_between(v, begins[each], ends[each]) for each, v in logs.items()}
@@ -362,7 +363,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """A reader that raises an error when Spark first calls it; Spark would hide an earlier one."""
+    """A reader that raises an error when Spark first calls it; Spark hides earlier errors."""
 
     def __init__(self, error: RtError) -> None:
         self._error = error

@@ -155,7 +155,7 @@ class PieceGroup:
 
 
 class _Offsets:
-    """Where each message's bytes begin and end in a column that joins those of several pieces.
+    """Where each message's bytes begin and end in a column that joins the bytes of several pieces.
 
     A frame's own offsets begin at 0; they are checked, and shifted to the frame's place.
     """
@@ -190,7 +190,7 @@ class _Offsets:
         return self.ends[1:] - self.ends[:-1]
 
 
-# Arrays that do not depend on the log are made once, as long as ever needed, and sliced.
+# An array that does not depend on the log is made once, long enough for all uses, and sliced.
 
 _made: Final = lru_cache(maxsize=12)(lambda make, *arguments: make(*arguments))
 

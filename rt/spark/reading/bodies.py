@@ -33,7 +33,7 @@ class Body(NamedTuple):
     """The decompressed body of a messages frame; its CRC and its length were checked."""
 
     columns: memoryview  # publish times and offsets, as docs/LOG_FORMAT.md has them
-    block: memoryview  # holds the payloads, from `begin` up to `end`, beside those of other frames
+    block: memoryview  # holds payloads of several frames; this one's are from `begin` up to `end`
     begin: int
     end: int
     keys: bytes | memoryview  # the keys of all messages, one after another
@@ -47,7 +47,7 @@ class Block:
     """Memory for the payloads of frames that are decoded together.
 
     Payloads are read directly into the memory, and record batches are made from it without a copy.
-    From then on it belongs to the batches, and must not be written.
+    After that, the memory belongs to the batches, and must not be written.
     """
 
     def __init__(self, size: int, *, keeps: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Places: finds the log directories that the paths of a load name."""
+"""Log paths: finds the log directories that the paths of a load name."""
 
 import glob
 import os

@@ -94,7 +94,7 @@ class LogView:
         return LogPlace(self.path, *names, self.copies)
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """Yield each file that is not archived, with its length, up to the first that grows."""
+        """Yield each file that is not archived, with its length; end after the first that grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -123,9 +123,10 @@ class LogView:
         is_past: Callable[[IndexEntry], bool],
         index: Index | None = None,
     ) -> Walk:
-        """Return a walk over a file's frames from the last indexed frame that is not past.
+        """Return a walk over a file's frames that begins at or before a place to find.
 
-        `is_past` says whether an index entry is after the place to find.
+        `is_past` says whether an index entry is after that place; the walk begins at the last
+        indexed frame that is not.
         """
         return walk_before(
             file.pread, self.index(start) if index is None else index, start, is_past,
@@ -330,8 +331,9 @@ def edge(
         if view.strict:
             raise
         found = view.end() if is_end else error.position
-    # Messages in the window that are gone must count as a gap, not be skipped silently. So a window
-    # begins at the first such file that may hold one, and ends at the first that is too late.
+    # Archived messages in the window must count as a gap, not be skipped silently. So the window
+    # begins no later than the first unreadable file that may hold one, and ends no later than the
+    # first unreadable file after the window.
     lines = (view.log.manifest.rolled[file] for file in view.log.unreadable_files())
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))

@@ -14,8 +14,9 @@ from rt.spark.reading.storage import open_directory
 def corrupt_log(directory: str, found: Damage, copies: str = "") -> CorruptLog:
     """Return the error to raise for a frame that cannot be read.
 
-    If the frame's CRC matches its contents, its publisher wrote it so, and all copies have it: the
-    error is a `PoisonError` with session and positions. Otherwise it is a `CorruptLog`.
+    If the frame's CRC matches its contents, the publisher wrote the frame like this, and all copies
+    of the log have it. The error is then a `PoisonError` with the session and the positions;
+    otherwise it is a `CorruptLog`.
     """
     at, session = found.position, found.session
     path = f"{directory}/{at.file_name}"

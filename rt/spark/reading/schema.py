@@ -21,7 +21,7 @@ COLUMNS: Final = {
     "payload": "binary",
     "payload_size": "int",
 }
-# Columns that only a schema that names them selects.
+# Columns that a load has only if its schema names them.
 ON_REQUEST: Final = {
     "stream": "string",
     "file": "string",

@@ -114,7 +114,7 @@ def _place_of(view: LogView, number: int, end: Position) -> Position:
 
 
 def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position:
-    """Return a file's last frame boundary after `start` up to `offset`, or the next if none is."""
+    """Return a file's last frame boundary after `start` up to `offset`; if none, the next one."""
     found = start
     with closing(view.log.open_file(start.file)) as file, suppress(FrameError):
         walk = view.walk_to(file, start.file, _past(offset))
@@ -135,7 +135,7 @@ def _runs(
 ) -> Iterator[Piece]:
     """Yield the wanted messages of a file up to offset `end`, a piece for each frame.
 
-    Begins at the last indexed frame that is not past. Raises `CorruptLog` if a header is damaged.
+    It begins where `LogView.walk_to` begins. Raises `CorruptLog` if a header is damaged.
     """
     log = view.log
     with closing(log.open_file(part.file)) as file:

@@ -1,4 +1,4 @@
-"""Storage: gives `rt.log` access to any path or URI's file system, as a `Disk`."""
+"""Storage: gives `rt.log` access to the file system of any path or URI, as a `Disk`."""
 
 import os
 import re

@@ -28,7 +28,7 @@ from rt.spark.reading.splits import splits
 from rt.spark.reading.storage import open_directory
 
 # Bytes decoded at once. Between two batches the JVM uses the processor and its caches, after which
-# the same Python takes three times as long; 4 MiB gained half of what this does.
+# the same Python takes three times as long; 4 MiB gains half as much as this size.
 GROUP_BYTES: Final = 8 * MIB
 # Bytes passed to Spark at once. From 4 MiB on it slows down; below 1 MiB the calls dominate.
 BATCH_BYTES: Final = 2 * MIB
@@ -136,7 +136,7 @@ class Task:
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
         """Return whether apparent damage is due to the archiving of the file while it was read.
 
-        Raises `GapError` if it is, with failOnDataLoss; `CorruptLog` if not, in mode FAILFAST.
+        If it is, raise `GapError` with failOnDataLoss; if not, raise `CorruptLog` in mode FAILFAST.
         """
         log.refresh()
         if log.is_gone(part.file):
