@@ -39,7 +39,7 @@ class SettingKind:
     """One kind of setting.
 
     Attributes:
-        expected: What an error says was expected: "a size such as 256Ki".
+        expected: How an error message names this kind, such as "a size such as 256Ki".
         parse: Parses text; `ValueError` if it is not of this kind.
         native: The types that a TOML or Python value of this kind may have.
         take: Checks a native value; `ValueError` if it is out of range.
@@ -84,7 +84,7 @@ class SettingKind:
         return NONE if value is None else self.show(value)
 
     def explained_text(self, value: object) -> str:
-        """Return the value as a user would write it, and for people too if that is hard to read.
+        """Return the value as a user would write it, and approximately if that is hard to read.
 
         >>> kind_of(Bytes).explained_text(106390912 * 1024), kind_of(Bytes).explained_text(65536)
         ('106390912Ki (101 GiB)', '64Ki')
@@ -113,7 +113,7 @@ def show_bytes(size: int) -> str:
 
 
 def _approximate_bytes(size: int) -> str:
-    """Return a size for people; "" if it is written with four digits or fewer."""
+    """Return a size for people; "" if its exact form has four digits or fewer."""
     return "" if len(show_bytes(size).rstrip("KMGTi")) <= 4 else size_text(size)
 
 

@@ -235,7 +235,7 @@ class _Stopwatch:
             self._merged_ns.append(batch.merge_time_ns)
 
     def sum_up(self, report: DemoReport) -> None:
-        """Fill the report's times in."""
+        """Fill in the report's times."""
         report.seconds = (time.time_ns() - self._began_ns) / 1e9
         delays, last = sorted(self._delays), len(self._delays) - 1
         report.p50_ms = delays[last // 2] / 1e6

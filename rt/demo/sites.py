@@ -39,7 +39,7 @@ _PARTS: Final = 4  # published at A, at A while B is cut off, at B, and at A aga
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.1
 _CHUNK: Final = 1000  # flights that are published together
-_SNAPSHOT_S: Final = "1"  # a standby is given the state that a node has saved last
+_SNAPSHOT_S: Final = "1"  # a standby gets the state that a node saved last
 _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
 _CLIENTS: Final = ("--publisher", "airports", "--subscriber", "subscriber")
 
@@ -166,7 +166,7 @@ class _Sites:
         self._begin("push", "push", "--root", airports, "--keep", "standby", *link)
 
     def pull_standby(self, root: str, cluster: str) -> None:
-        """Keep a copy of a cluster's log with its state."""
+        """Start a puller that keeps a copy of a cluster's log and state."""
         self._begin("standby", "pull", "--root", root, "--standby", *self.link(cluster, "edge"))
 
     def publish(self, part: int) -> None:
@@ -190,7 +190,7 @@ class _Sites:
         return len(lines)
 
     def wait_for_standby(self, root: str) -> None:
-        """Wait until a standby has all of the log, and the state of its end."""
+        """Wait until a standby has all of the log, and the state as of the log's end."""
 
         def has_all() -> bool:
             with suppress(Misuse):
@@ -216,7 +216,7 @@ class _Sites:
         self._start_nodes(cluster)
 
     def rejoin(self, root: str) -> None:
-        """Turn a copy of the lost cluster's log into a copy of the log that continues."""
+        """Turn a copy of the lost cluster's log into a copy of the log that continues it."""
         succession = os.path.join(self.standby, STREAM, "standby.succession")
         self.run("standby", "rejoin", "--root", root, "--stream", STREAM, "--certs", self._certs,
                  "--succession", succession)  # fmt: skip
@@ -280,7 +280,7 @@ class _Sites:
         self.names[cluster] = names
 
     def _served(self) -> tuple[int, Position]:
-        """Return how many messages are merged, and where the log ends, by the furthest node."""
+        """Return how many messages the furthest node has merged, and where its log ends."""
         contexts = Contexts(certificate_files(self._certs, "subscriber"), client_context)
         found = (0, Position(0))
         for place in self._places:

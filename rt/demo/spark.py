@@ -13,8 +13,8 @@ from rt.errors import RtError
 _DELAY, _CARRIER, _ORIGIN = 5, 9, 12  # columns of a line
 _SHOWN: Final = 5
 # By default Spark logs six lines about its own start, and another if the root logger's level is not
-# the one it expects. So only two loggers are silenced: a missing native library, and `rt` found
-# twice.
+# the one it expects. So that level is kept, and only two loggers are silenced: they warn of a
+# missing native library, and that `rt` was found twice.
 _QUIET_LOG: Final = """\
 rootLogger.level = warn
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
@@ -57,8 +57,8 @@ def count_by_spark(directory: str) -> Counts:
         quiet = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            # Over Unix sockets a worker of Spark that has handed over its result may print a
-            # BrokenPipeError; 40 ms a task matter less here.
+            # Over Unix sockets, a worker of Spark that has handed over its result may print a
+            # BrokenPipeError. TCP costs 40 ms a task, which matters less here.
             "spark.python.unix.domain.socket.enabled": "false",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={file.name}",
         }

@@ -43,7 +43,7 @@ _FACTS: Final = ".json"
 
 @dataclass(frozen=True, slots=True)
 class OffloadedFile:
-    """A copied file, as described by the facts file beside it, written once the copy is verified.
+    """A copied file, as described by its facts file, which is written once the copy is verified.
 
     Attributes:
         file: Name of the original file.
@@ -74,7 +74,7 @@ class Outcome:
 
     Attributes:
         offloaded: Which files have a copy.
-        missing: Files without one, because they were archived before they were copied.
+        missing: Files without a copy, because they were archived before they were copied.
         given_up: The missing files that this log archived by a rule of its own; other logs may
             still have them.
     """
@@ -87,7 +87,7 @@ class Outcome:
 def offload(
     directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
 ) -> Outcome:
-    """Copy each rolled file of a log that still has its bytes and has no copy yet.
+    """Copy each rolled file of a log that is neither archived nor copied yet.
 
     Args:
         directory: Directory of the log.
@@ -96,8 +96,8 @@ def offload(
             copy.
 
     Raises:
-        Misuse: There is no log, the store holds copies of another, or its address has credentials
-            in it, which would be recorded with the copies.
+        Misuse: There is no log, the store holds copies of another log, or the store's address has
+            credentials in it, which would be recorded with the copies.
         CorruptLog: A copy does not read back as what was written.
     """
     demand_no_secret(store.address)
@@ -268,7 +268,7 @@ def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
 
 
 def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:
-    """Copy a file; return the copy's size, or None if it was archived before it was read."""
+    """Copy a file; return the copy's size, or None if the file was archived before it was read."""
     try:
         return _copy(log, line, identity, store)
     except (CorruptLog, FileNotFoundError):

@@ -13,7 +13,7 @@ from rt.position import START, Position
 FILE_NAME: Final = "offloaded"
 SUFFIX: Final = ".zst"  # suffix of a copy's name
 NOTE_BYTES_MAX: Final = 1 << 20  # the facts beside a copy are two manifest lines and a hash
-# gaps of 38 bytes each; a note in the cluster has 1,024 bytes, including the address
+# each gap takes 38 bytes; a note in the cluster has 1,024 bytes, including the address
 GAPS_MAX: Final = 16
 
 Gaps = tuple[tuple[Position, Position], ...]
@@ -24,9 +24,9 @@ class Offloaded:
     """Where the copies of a log are, and which files have one.
 
     Attributes:
-        url: Where they are.
+        url: Where the copies are.
         to: All files before this position have a copy, except those in the gaps.
-        gaps: Pairs of positions; files from the first to before the second have no copy.
+        gaps: Pairs of positions; files from the first up to the second, exclusive, have no copy.
     """
 
     url: str
@@ -45,7 +45,7 @@ class Offloaded:
 
 
 def offloaded_of(fields: Any) -> Offloaded | None:
-    """Parse the JSON object of a note; None if it is not a valid one."""
+    """Parse the JSON object of a note; None if `fields` is not a valid note."""
     try:
         gaps = tuple(
             (Position.parse(str(begin)), Position.parse(str(end)))

@@ -20,7 +20,7 @@ def create_private(path: str) -> BinaryIO:
 
 
 def replace_private(path: str, content: bytes) -> None:
-    """Create or replace a file with this content, at once or not at all; synced, and private."""
+    """Atomically create or replace a private file with this content, and sync it."""
     with create_private(path + ".tmp") as file:
         file.write(content)
         file.flush()

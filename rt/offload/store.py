@@ -91,7 +91,7 @@ class DirectoryStore:
 
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Create a synced file in one step; only this user can read it."""
+        """Atomically create a file, and sync it; only this user can read it."""
         path = os.path.join(self.address, name)
         make_private_directory(self.address)
         with create_private(path + _PART) as file:
