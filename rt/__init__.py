@@ -1,7 +1,7 @@
 """A log-shipping reliable transport: publish to a local log, merge by Raft, read everywhere.
 
-The names that programs use, each imported when it is asked for; no module of ours imports them
-from here.
+These are the names that programs use. Each is imported when it is first used; rt's own modules do
+not import from here.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""About: prefixes a thread's log lines with the stream that it works for.
+"""About: prefixes a thread's log lines with the stream that the thread works for.
 
 A process may serve many streams with the same code. Log lines of a stream's threads begin with
 `stream NAME: `, whichever module logs them and wherever they are shown, on stderr or on the page.
@@ -34,7 +34,7 @@ def speak_of(about: str) -> None:
 
 @contextmanager
 def speaking(about: str) -> Iterator[None]:
-    """Begin this thread's log lines with `about` until the block ends, then as before."""
+    """Begin this thread's log lines with `about` in the block; then restore the former prefix."""
     before = _about.get()
     speak_of(about)
     try:
@@ -51,7 +51,7 @@ def carried(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result
 def _install() -> None:
     """Install the factory of log records that adds the prefix.
 
-    It is added when a record is made, since another stream's thread may format the record.
+    The prefix is added when a record is made, since another stream's thread may format the record.
     """
     with _installing:
         if not _before:
@@ -67,7 +67,7 @@ def _named(*arguments: Any, **more: Any) -> logging.LogRecord:
 
 
 def _begins_with(record: logging.LogRecord, about: str) -> bool:
-    """Whether a record begins with the prefix; it is not formatted, as that may raise an error."""
+    """Whether a record begins with the prefix, without formatting it, which may raise an error."""
     words = str(record.msg)
     if words.startswith("%s") and isinstance(record.args, tuple) and record.args:
         first = record.args[0]

@@ -40,7 +40,7 @@ def read_arrow(
         end: where to stop, in the same forms, exclusive.
         sessions: names or globs of the sessions wanted.
         keys: exact keys, or prefixes followed by `*`.
-        on_gap: whether messages that were archived `raise` a `GapError`, or are skipped.
+        on_gap: `raise` a `GapError` if messages in the range were archived, or `skip` them.
             `earliest` is the oldest message still there.
         copies: directory or URL that the log was offloaded to. Archived files are read back from
             there, each verified before any of its messages is returned.
@@ -74,7 +74,7 @@ def read_arrow(
 class LogTable:
     """A log as Arrow data that can be read repeatedly; creating it fixes what it contains.
 
-    Anything that reads the Arrow stream of an object, such as DuckDB, takes it as a table.
+    Any library that reads the Arrow stream of an object, such as DuckDB, accepts it as a table.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class PeerError(RtError):
     """The other side of a connection broke the protocol; nothing of that message was accepted."""
 
 
-# refusal code of a session whose name another log has; waiting does not cure it
+# refusal code: another log already uses the session's name; waiting does not help
 NAME_TAKEN: Final = "name-taken"
 SEALED: Final = "sealed"  # refusal code: the log has ended, and another may continue it
 OTHER_LOG: Final = "other-log"  # refusal code: the name is the same, the id of the log is not
@@ -123,7 +123,7 @@ class ReplacedLog(CorruptLog):
 
 
 class Diverged(CorruptLog):
-    """Two copies of one log differ; the process that finds it stops, and keeps both copies."""
+    """Two copies of one log differ; the process that finds this stops, and keeps both copies."""
 
 
 class SessionDiverged(CorruptLog):
@@ -198,7 +198,7 @@ class ClaimLost(RtError):  # noqa: N818
     Attributes:
         group: the group's name.
         position: the refused acknowledgement covers everything in the range before this position.
-        may_count: whether an earlier request, whose answer was lost, may have acknowledged it.
+        may_count: whether an earlier request, whose answer was lost, may have acknowledged that.
     """
 
     def __init__(self, group: str, position: Position, *, may_count: bool) -> None:
@@ -279,7 +279,7 @@ class GapError(RtError):
 
 
 class SupersededError(RtError):
-    """The log being read has ended before this position; another continues it, see `event`.
+    """The log being read ended before the reader's position; another continues it, see `event`.
 
     Iterating again continues in that log, from the position where it branches off.
     """
@@ -293,7 +293,7 @@ class SupersededError(RtError):
 
 
 class LagError(RtError):
-    """A reader has lagged the end of the stream for longer than it allows; `lag` has details.
+    """A reader has lagged the end of the stream for longer than its limit; `lag` has details.
 
     Iterating again continues. The error is raised again only after the reader was current in
     between.

@@ -50,7 +50,7 @@ class NewRun:
     """A session's publisher was restarted.
 
     Args:
-        session: its name.
+        session: the session's name.
         position: where the new run begins, in the session's own log.
     """
 
@@ -74,10 +74,10 @@ class Lagging:
     """A reader has lagged the end of the stream for longer than its `lag_max_s`.
 
     Args:
-        position: where it continues reading.
+        position: where the reader continues.
         end: where the stream ended when a node was last asked; None if none has answered yet.
-        seconds: the least time for which the stream has gone on beyond `position`.
-        reason: what its copy waits for.
+        seconds: for at least how long the stream has had more messages after `position`.
+        reason: what the reader's copy waits for.
     """
 
     position: Position
@@ -96,7 +96,7 @@ class Current:
     """A reader that was `Lagging` has read the end of the stream again.
 
     Args:
-        position: where it continues reading.
+        position: where the reader continues.
     """
 
     position: Position
@@ -133,7 +133,7 @@ class Poisoned:
     Args:
         session: the session that published it.
         position: the frame's position, in the log being read.
-        end: where reading continues after it.
+        end: where reading continues after the frame.
         messages: how many messages the frame claims to hold.
         reason: what is wrong with its columns.
     """
@@ -221,10 +221,10 @@ class Dropped:
 
     Args:
         session: the publisher's session.
-        begin: where they began, in the session's own log.
+        begin: where the dropped messages began, in the session's own log.
         end: where they ended, in the session's own log.
-        first: sequence number of the first.
-        next: the number after the last.
+        first: sequence number of the first dropped message.
+        next: the sequence number after that of the last dropped message.
         at_ns: when the last of them were dropped, ns since the epoch.
         position: the position of the notice, in the log being read; None if the publisher itself
             reports it.
@@ -253,7 +253,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The log being read has ended before this position; another log continues it from `cut`.
+    """The log being read ended before the reader's position; another continues it from `cut`.
 
     Messages that were read after the cut are missing from the new log, or have other numbers there;
     publishers send them again if they still have them.

@@ -57,8 +57,8 @@ class LatencyCounts(NamedTuple):
 class Latencies:
     """A histogram of durations; an observation takes a tenth of a microsecond.
 
-    Threads: any thread may call any method. `_new` is appended to without a lock; `_lock` guards
-    sorting it into `_counts` and `_sum_s`.
+    Threads: any thread may call any method. Threads append to `_new` without a lock; `_lock` guards
+    the sorting of `_new` into `_counts` and `_sum_s`.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ GIB: Final = 1024 * MIB
 # worst, and 25 MiB with frames of the usual size (256 KiB).
 BODY_BYTES_MAX: Final = 32 * MIB
 
-# Half a body, so that a message and its key always fit beside their columns.
+# Half a body, so that a message and its key always fit into a body, together with their columns.
 MESSAGE_BYTES_MAX: Final = 16 * MIB
 
 # The headers of one message, encoded: a page of names and tokens, 0.1 % of the largest message.
@@ -28,7 +28,7 @@ READ_BYTES: Final = MIB
 # record, which a socket has room for.
 SMALL_BYTES: Final = 8 * KIB
 
-# zstd frames state their window; no honest body needs a larger one than itself.
+# zstd frames state their window; no honest body needs a window larger than the body.
 ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 
 # A manifest line is a short JSON object; we never write a longer one.

@@ -29,7 +29,7 @@ _ELSEWHERE: Final = (
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without anything that looks like a password or token; it may lose more.
+    """Return a text without anything that looks like a password or token; more may be removed.
 
     >>> without_secrets("s3://me:p/w@x@store/a  password=hunter2  Bearer abc.def")
     's3://(left out)@store/a  password=(left out)  Bearer (left out)'

@@ -24,8 +24,8 @@ SHOWN_LENGTH_MAX: Final = 40
 _NAME: Final = re.compile(r"[a-z0-9]+(?:[-._][a-z0-9]+)*")
 _GLOB: Final = re.compile(r"[-._a-z0-9*]+")
 
-# Names of our own directories and files; a peer with such a name could shadow one.
 _CURSOR: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
+# Names of our own directories and files; a peer with such a name could shadow one.
 _OURS: Final = frozenset({"in", "out", "log", "manifest", "state", "quarantine", "lock", "certs"})
 _OUR_BEGINNINGS: Final = ("log", "quarantine")  # log.0.0, quarantine.jfk.0
 _OUR_ENDINGS: Final = (".idx", ".lock", ".old", ".tmp")
@@ -147,7 +147,7 @@ def glob_matches(glob: NameGlob, name: str) -> bool:
 
 
 def stream_directory(root: str, stream: str) -> str:
-    """Return the directory of `stream` under `root`; `Misuse` unless it is a valid name."""
+    """Return the directory of `stream` under `root`; `Misuse` unless `stream` is a valid name."""
     if not root:
         raise Misuse("root is empty; name the directory that holds the stream, or . for this one")
     return posixpath.join(root, parse_stream(stream))

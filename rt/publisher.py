@@ -38,12 +38,13 @@ from rt.position import Position
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
 _ASK_S: Final = 1.0  # as often as a pusher renews its note
-# as the largest size allowed, so that one comparison checks both size and closed state
+# as the largest size that is allowed, so that one comparison refuses both a large message and any
+# message to a closed publisher
 _CLOSED: Final = -1
 
 
 class Flushing(NamedTuple):
-    """The end of what was published, and the position up to which the log must be synced for it."""
+    """The end of what was published, and up to where the log must be synced to make it durable."""
 
     end: Position
     synced_at: Position
@@ -66,8 +67,9 @@ class Publisher:
 
     Threads:
         `_lock` guards every field except those that never change (`name`, `_linger_ns`, the
-        confirmations file and the objects themselves); a thread that all publishers share takes it
-        for `_batcher`. `next_sequence` may be read without it. `flush` waits without the lock.
+        confirmations file and the objects themselves); a thread that all publishers share takes the
+        lock for `_batcher`. `next_sequence` may be read without the lock, and `flush` waits without
+        it.
         After a fork the child's copy holds no descriptor and no message, and raises `Misuse`; the
         parent's continues.
     """
@@ -157,7 +159,7 @@ class Publisher:
     ) -> int:
         """Publish one message and return its sequence number.
 
-        It is in the session's file when this returns, or at most `linger_s` later.
+        The message is in the session's file when this returns, or at most `linger_s` later.
 
         Args:
             payload: the message; with its key and headers up to `message_bytes_max` bytes.
@@ -337,7 +339,7 @@ class Publisher:
             return self._flushing(synced=synced)
 
     def begin_flush_now(self, *, synced: bool) -> Flushing | None:
-        """Do as `begin_flush`, or return None if that would wait for another thread or the disk."""
+        """Do as `begin_flush` does; return None if that would wait for a thread or the disk."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -392,7 +394,7 @@ class Publisher:
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
-        """Return the end of the last messages up to a position that were not dropped.
+        """Return the end of the last message up to a position that was not dropped.
 
         Everything that `drops` lists counts as dropped. Any thread may call this; it does not wait
         for a drop under way, which takes several syncs.

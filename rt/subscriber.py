@@ -91,8 +91,8 @@ class Subscriber:
             share: `2/4` for the second of four equal shares of all keys; all messages of a key, in
                 order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
-                `GapError`, `notify` through `on_event` and continue, or `skip` silently. Likewise
-                `SupersededError`, where another log continues this one from an earlier position.
+                `GapError`, `notify` through `on_event` and continue, or `skip` silently. The same
+                applies to `SupersededError`: another log continues this one from before here.
             on_poison: what to do with a frame that is intact but cannot be decoded, because its
                 publisher is faulty or hostile: `raise` a `PoisonError`, `notify` through `on_event`
                 and continue after it, or `skip` it silently.
@@ -350,9 +350,9 @@ class _Waiter:
     If a writer in this process, such as the client that pulls the log, announces its changes, no
     file watch is used.
 
-    Threads: one at a time waits or closes; any may set `wake`, and the writer's thread calls
-    `_heard`, which sets `_end`. If the waiting thread takes an older end at that moment, the new
-    end is lost, and the log itself is checked instead.
+    Threads: one thread at a time waits or closes; any thread may set `wake`, and the writer's
+    thread calls `_heard`, which sets `_end`. If the waiting thread takes an older end at that
+    moment, the new end is lost, and the log itself is checked instead.
     """
 
     def __init__(self, directory: str, mode: str) -> None:
