@@ -172,9 +172,9 @@ class Bridge:
             yield chunk
 
     def _forward(self, chunk: list[Message]) -> None:
-        """Publish those messages of a chunk that are to be forwarded, in runs of their numbers.
+        """Publish those messages of a chunk that are to be forwarded.
 
-        The numbers of a run are consecutive.
+        Messages with consecutive numbers are published together.
         """
         run = list[Message]()
         for message in chunk:

@@ -43,8 +43,8 @@ class BridgeLag:
 class BridgeWatch:
     """Asks where the source's log ends, and tracks whether the target has merged up to there.
 
-    Threads: a thread of its own calls `turn`; `lag` is replaced as a whole, and any thread may read
-    it.
+    Threads: this object's own thread calls `turn`; `lag` is replaced as a whole, and any thread may
+    read it.
     """
 
     def __init__(

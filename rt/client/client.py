@@ -83,7 +83,7 @@ class Client:
         defaults: PublisherDefaults | None = None,
         loads: Loads | None = None,
     ) -> None:
-        """Called by `connect`; programs call that function.
+        """Made by `connect`; programs call that function.
 
         Args:
             publishing: settings for publishers.
@@ -264,7 +264,7 @@ class Client:
             sessions: names or globs of the sessions wanted.
             where: conditions, as for `subscriber`.
             keys_max: the most keys that are kept in memory; more are an error.
-            checkpoint_s: how often the values are stored beside the copy, if they have changed.
+            checkpoint_s: how often the values are stored next to the copy, if they have changed.
             timeout_s: how long to wait for the copy to begin, the first time.
 
         Raises:
@@ -551,9 +551,9 @@ def connect(
         nodes: `host:port` of each node, or of one.
         certs: directory of the certificates.
         identity: name of the certificate to show, for publishing and for reading.
-        keep: how long publishers keep a file after it was merged, so that they can send it again to
-            a cluster that continues a standby's copy: a time such as `1h`, or `standby` to keep it
-            until a standby has it.
+        keep: how long publishers keep a file after it was merged: a time such as `1h`, or `standby`
+            to keep it until a standby has it. A kept file can be sent again, to a cluster that
+            continues a standby's copy.
 
     Raises:
         Misuse: a setting is missing or wrong; the message names it and where it came from. Or no

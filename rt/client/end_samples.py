@@ -1,4 +1,4 @@
-"""EndSamples: where a cluster's log ended whenever it was asked, and which ends were reached."""
+"""EndSamples: where a cluster's log ended at each time of asking, and what a reader reached."""
 
 from collections import deque
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class EndSamples:
         Args:
             ask: sends a request.
             now_ns: returns the time, ns since the epoch.
-            here: the reader's position; the cluster counts the bytes from there to its end.
+            here: the reader's position; the cluster counts the bytes from there to the log's end.
         """
         asked_ns = now_ns()
         with reading_answers():

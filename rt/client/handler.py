@@ -53,7 +53,7 @@ class StreamHandler(logging.Handler):
         *,
         headers: Callable[[logging.LogRecord], Headers] | None = None,
     ) -> None:
-        """Publish records.
+        """Prepare to publish records.
 
         Args:
             publisher: the caller closes it after the last record.

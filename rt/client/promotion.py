@@ -1,7 +1,7 @@
 """Promotion: lets a new cluster's log continue a standby's copy of another cluster's log.
 
 The authority signs a statement, the succession, which says that the new log continues the old one
-from the end of the copy. The statement is stored beside the copy; after that, no puller may write
+from the end of the copy. The statement is stored next to the copy; after that, no puller may write
 to the copy.
 """
 

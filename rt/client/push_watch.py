@@ -33,7 +33,7 @@ class PushWatch(SiteWatch):
         self._waits = Waits()
 
     def waited(self, status: SessionStatus) -> float:
-        """Return how long the oldest bytes that a node has not synced have waited, in seconds."""
+        """Return for how many seconds a session's bytes have waited for a node to sync them."""
         return self._waiting.get(_name(status), 0.0)
 
     def words(self, hop: str) -> str:
@@ -67,7 +67,7 @@ def _reached(status: Sequence[SessionStatus]) -> HopProgress:
 
 
 def _end(status: SessionStatus) -> int:
-    """Return where a session ends; 0 if its file has no frames, so that no node can confirm it."""
+    """Return where a session ends; 0 if its file has no frames that a node could confirm."""
     end = Position(status.position + status.lag_bytes)
     return end if end.offset else 0
 

@@ -185,7 +185,7 @@ class Receipts:
                 self._has_called.wait(max(0.0, end_s - time.monotonic()))
 
     def close(self) -> None:
-        """Fail every future that is still open with `Stopped`, and end."""
+        """End, and fail all open futures with `Stopped`."""
         self._is_closed = True
         self._timer.stop(0)
         self._fail(self._stopped())

@@ -1,4 +1,4 @@
-"""Standby: keeps a cluster's state beside a copy of its log, so another cluster can continue."""
+"""Standby: keeps a cluster's state next to a copy of its log, so another cluster can continue."""
 
 import json
 import logging
@@ -130,8 +130,8 @@ class StateCarrier:
     A state is proven, and written, once the copy has reached the state's end and has the same
     digest there. Without those bytes of the log, the state would be of no use.
 
-    Threads: a thread of its own calls `turn`; `record` is replaced as a whole, and any thread may
-    read it.
+    Threads: this object's own thread calls `turn`; `record` is replaced as a whole, and any thread
+    may read it.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class StateCarrier:
 
 
 def carried_here(root: str, stream: str) -> CarriedState:
-    """Return the state carried beside a copy.
+    """Return the state carried next to a copy.
 
     Raises:
         Misuse: there is no state, it cannot be read, or it belongs to another log than the copy.

@@ -58,7 +58,8 @@ class StandbyReach:
 
     It asks all nodes, because a standby reports to only one of them.
 
-    Threads: a thread of its own asks; any thread may read `position`, which is replaced as a whole.
+    Threads: this object's own thread asks; `position` is replaced as a whole, and any thread may
+    read it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ClaimReading: decides which messages of a claim a member delivers, and what it does before each.
+"""ClaimReading: decides which messages of a claim a member delivers, and the steps before each.
 
 Pure: the reader and the clock are passed to it.
 """
@@ -118,7 +118,7 @@ class ClaimReading:
 
     Delivery is at least once: a message is reported as handled only after it was delivered. Before
     the member delivers a message of a range for the third time or more, it waits until the nodes
-    agree that everything before the message is handled, so that a message that kills members can be
+    agree that everything before the message is handled. So a message that kills members can be
     identified.
     """
 

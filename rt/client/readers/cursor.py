@@ -1,4 +1,4 @@
-"""Cursor: a named place in a stream, remembered in a small file beside the local copy."""
+"""Cursor: a named place in a stream, remembered in a small file next to the local copy."""
 
 import os
 import struct
@@ -134,7 +134,7 @@ def carry_cursors(root: str, stream: str, old: str, new: str, cut: Position) -> 
 
 
 def _other_share(name: str, known: str | None, share: str) -> str:
-    """Return the error message for a cursor whose position covers other keys than `share`."""
+    """Return the error message for a cursor that was used for keys other than those of `share`."""
     return (
         f"cursor {name!r} was used for {_named(known)} and not for {_named(share)}; use another "
         "name for each share, or reset this one to a position that all shares have reached"

@@ -54,8 +54,8 @@ class ReaderLag:
         Args:
             lag_max_s: the longest lag that is not reported, in seconds.
             on_lag: `raise` a `LagError`, or `notify` through `on_event`.
-            on_event: called with `Lagging` once the lag is too long, and with `Current` when it is
-                not any more.
+            on_event: called with `Lagging` once the lag is too long, and with `Current` once the
+                reader is current again.
             ask: asks where the stream ends, like `StreamCopy.ask_end`.
             why: returns what the copy waits for.
             clock: returns the time in seconds, by the same clock as `EndWait.asked_s`.

@@ -57,7 +57,7 @@ class Rejoined:
 def rejoin(root: str, stream: str, succession: Succession, *, is_dry: bool = False) -> Rejoined:
     """Cut off what a copy of an ended log has beyond the cut, and give it the continuing log's id.
 
-    Everything after the cut stays on disk, in a directory beside the copy, with a list of the
+    Everything after the cut stays on disk, in a directory next to the copy, with a list of the
     messages. If this is interrupted, call it again to complete it.
 
     Args:

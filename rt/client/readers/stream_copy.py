@@ -67,7 +67,7 @@ class StreamCopy:
             settings: the stream, its nodes, and the directory of the copy.
             loop: returns the client's event loop.
             pulls: makes the puller that fills the copy; a test may pass one with a failing disk.
-            known: the nodes, kept up to date with the members; None for nodes recorded beside the
+            known: the nodes, kept up to date with the members; None for nodes recorded next to the
                 copy.
         """
         self.settings = settings
