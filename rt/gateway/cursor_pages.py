@@ -115,7 +115,7 @@ class CursorPages:
 
 
 def _own_name(name: str, identity: str) -> str:
-    """Return a cursor's name at the nodes; it is unique, as identities have no `__` or `_-`."""
+    """Return a cursor's name at the nodes; unambiguous, since identities have no `__` or `_-`."""
     if not identity:
         return parse_cursor(name)
     return parse_cursor(f"{identity.replace('.', '_-')}__{parse_cursor(name)}")

@@ -106,7 +106,7 @@ class StreamFollower:
 
     @contextmanager
     def waiting(self, name: str) -> "Iterator[asyncio.Future[None]]":
-        """Yield a future that completes when a stream changes; `ANY_STREAM`: with each message."""
+        """Yield a future that completes when a stream changes; for `ANY_STREAM`, at any message."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].add(future)
         try:

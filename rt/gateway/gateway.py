@@ -134,7 +134,7 @@ class Gateway:
 class GatewayProtocol(HttpProtocol):
     """A connection that records which certificate its client presented.
 
-    It may stay idle for longer than a connection to a page: if the gateway closed the connection
+    It may stay idle for longer than a connection to a page. If the gateway closed the connection
     just as the client sends, the client would not know whether its append was accepted.
     """
 

@@ -43,9 +43,9 @@ class StreamWriter:
     """Publishes changes, in one session for each identity; only the event loop uses it.
 
     If the merged stream refuses a change, and no other request to the stream is under way, the
-    refusal is certain, and the change is not published. Otherwise the log decides, because an
-    answer based on unmerged changes could be wrong, and a repeated append must not be answered
-    before the first one.
+    refusal is certain; the change is not published. Otherwise the change is published and the log
+    decides: an answer based on unmerged changes could be wrong, and a repeated append must not be
+    answered before the first one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
 """What a node shows over HTTP: metrics, overview, files and cursors.
 
-Imports `serving`; imported by the edges only.
+Imports `serving`; imported by `programs`, the bridge and commands.
 """

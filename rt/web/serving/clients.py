@@ -1,4 +1,4 @@
-"""WebClients: checks the client certificates of the HTTP port, now and while connected."""
+"""WebClients: checks the HTTP port's client certificates, at first and while connected."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _log: Final = logging.getLogger("rt.web")
 class WebClients:
     """Refuses clients whose certificate is revoked, and disconnects them when it is revoked later.
 
-    As on the cluster's port, `crl.pem` beside the authorities lists revoked certificates.
+    As on the cluster's port, `crl.pem` next to the authorities lists revoked certificates.
     Certificates signed by an intermediate authority are verified only by the handshake.
 
     Threads: only the event loop uses it after `__init__`; `_trust` and `_lines` have locks of their
@@ -29,7 +29,7 @@ class WebClients:
     """
 
     def __init__(self, ca: str) -> None:
-        """Read the authorities in `ca`; `Misuse` if they or the list beside them are damaged."""
+        """Read the authorities in `ca`; `Misuse` if they or the list next to them are damaged."""
         self._lines = RepeatedLines(_log)
         self._trust: Trust = trust_of(ca)
         self._known = {each.subject for each in self._trust.facts.authorities}
