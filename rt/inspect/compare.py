@@ -147,7 +147,7 @@ class _Comparer:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the first offset at which two reads differ; bisects, as comparing slices is fast."""
+    """Return the first offset at which two reads differ; bisection is fast on slices."""
     low, high = 0, max(len(one), len(other))
     while high - low > 1:
         middle = (low + high) // 2

@@ -28,8 +28,8 @@ class Divergence:
         cut: both logs are equal up to this position.
         proof: the number of the first message after the cut, and the running digest there.
         beyond: how many messages the first log has after the cut.
-        missing: those of them that the second log lacks after the cut: spans of sequence numbers by
-            session, or by group.
+        missing: the messages among these that the second log lacks after the cut, as spans of
+            sequence numbers by session, or by group.
     """
 
     cut: Position
@@ -51,9 +51,9 @@ def divergence(
     Args:
         first: the log of the cluster that was given up; no node may write it.
         second: a copy of the log that continues.
-        groups: the group of redundant publishers of each session that has one; a message is not
-            missing if any member of its group has published it. A session that was reset after the
-            cut is compared by its numbers only.
+        groups: the group of redundant publishers that each session belongs to, by session; a
+            message is not missing if any session of its group has it. A session that was reset
+            after the cut is compared by its numbers only.
 
     Raises:
         Misuse: the logs have nothing in common, or a file that has to be read was archived.

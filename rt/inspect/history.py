@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many message numbers it spans, including numbers that a session skipped."""
+        """How many message numbers the file spans, including numbers that a session skipped."""
         return self.line.messages
 
     @property
@@ -77,8 +77,8 @@ _new_row: Final = partial(tuple.__new__, Row)  # takes a third of the time of `R
 def history(directory: str) -> list[Row]:
     """Return a row for each file the log ever had, oldest first.
 
-    Reads only the manifest and the active file from its last index entry on, because the facts
-    about an archived file were recorded before it was archived.
+    This reads only the manifest, and the active file from its last index entry on. The facts about
+    an archived file are in the manifest, because they were recorded before it was archived.
 
     Raises:
         Misuse: There is no log.

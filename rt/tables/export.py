@@ -225,7 +225,7 @@ class Export:
 
     @property
     def position(self) -> Position:
-        """Return the position before which the table has all messages since the start."""
+        """Return the position before which the table has all messages from the set start on."""
         return max(self._settings.start, self.table.position)
 
     def end(self) -> Position:

@@ -17,7 +17,7 @@ _NS: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class FollowStatus:
-    """How far a table has come."""
+    """How far a table follows a log."""
 
     stream: str = ""  # the stream of the log; "" until there is one
     position: Position = START  # the table has all messages before this one

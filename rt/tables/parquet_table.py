@@ -1,7 +1,7 @@
 """ParquetTable: a directory of Parquet files, with a manifest that is replaced atomically.
 
 The directory has only finished files, which never change, so any program may read it: at any time
-each message is in it at most once. Newer rows are in small files beside the directory until there
+each message is in it at most once. Newer rows are in small files next to the directory until there
 are enough of them; the manifest names both, and the position up to which they are complete.
 """
 

@@ -70,7 +70,7 @@ class Table(Protocol):
         """Return the current state; may read many files."""
 
     def divide(self, batch: Any, /) -> Iterator[tuple[str, Any]]:
-        """Divide a batch among the partitions, by their names."""
+        """Yield the rows of a batch for each partition, with the partition's name."""
 
     def create(self, place: str) -> tuple[str, Any]:
         """Create a file for rows of a partition; return its path, and a sink to write to."""
