@@ -330,7 +330,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(begin, stop)
 
     def _waits(self, logs: dict[str, LogView], begins: dict[str, Position]) -> bool:
-        """Whether the next micro-batch waits, as there are fewer messages than its minimum."""
+        """Whether the next micro-batch waits, because fewer messages are unread than it needs."""
         wanted = self._options.limits
         if wanted.records_min is None or self._targets is not None:
             return False

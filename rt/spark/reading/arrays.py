@@ -94,7 +94,7 @@ class PieceGroup:
 
     @property
     def corrupt(self) -> Any:
-        """Return the column for reasons of damage, string; null, as these frames are whole."""
+        """Return the string column for reasons of damage; all null, as these frames are whole."""
         return _nulls(pa.string(), self.messages)
 
     @cached_property

@@ -37,7 +37,7 @@ class Body(NamedTuple):
     begin: int
     end: int
     keys: bytes | memoryview  # the keys of all messages, one after another
-    headers: bytes = b""  # the headers of all messages, likewise
+    headers: bytes = b""  # the headers of all messages, one after another
 
 
 NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # used if only headers are read
@@ -116,7 +116,7 @@ class BodyReader:
         return self._body(header, columns, data)
 
     def stored(self, header: Header, offset: int) -> memoryview:
-        """Read and check the body of any frame, as it is on disk; `FrameError` if it is damaged."""
+        """Read and check any frame's body, as stored on disk; `FrameError` if it is damaged."""
         size = header.size
         frame = self._ahead.read(size, offset, READ_BYTES)
         if len(frame) < size:

@@ -254,7 +254,7 @@ def _globs(text: str) -> tuple[str, ...]:
 
 
 def _texts(text: str) -> list[str]:
-    """Parse comma-separated texts, or a JSON array if a text contains a comma."""
+    """Parse comma-separated texts, or a JSON array of texts, which may contain commas."""
     try:
         is_array = text.startswith("[")
         names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]

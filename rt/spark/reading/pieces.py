@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Yields the pieces of one part, and its damage; after damage, goes on at a whole frame."""
+    """Yields the pieces and the damage of one part; after damage, continues at a whole frame."""
 
     file: File
     part: Part

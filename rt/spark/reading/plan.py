@@ -58,7 +58,7 @@ class LogSnapshot:
 
 
 class _Tail(NamedTuple):
-    """What a scan of a growing file found: size, end of whole frames, and where to scan on."""
+    """What a scan of a growing file found: size, end of whole frames, and where to continue."""
 
     size: int
     end: int
@@ -368,7 +368,7 @@ def parsed_edge(
 
 
 def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContextManager[LogView]:
-    """Open the only log of a load; `Misuse` if there are several, as `start` counts in one log."""
+    """Open a load's only log; `Misuse` if there are several, since `start` counts in one log."""
     paths = log_paths(paths)
     if len(paths) > 1:
         words = f"{start} counts in one log, and the load names {len(paths)}"

@@ -96,7 +96,7 @@ class _Cutter:
         yield begin, end
 
     def _boundary(self, wanted: int) -> int:
-        """Return where the last range up to `wanted` begins, or in a session the last frame."""
+        """Return the last offset up to `wanted` where a range begins; in a session, a frame."""
         walk = self._walk_to(lambda entry: entry.offset > wanted)
         found = walk.position.offset
         with suppress(FrameError):  # the task that reads it reports the damage

@@ -65,7 +65,7 @@ def after_records(
 
 
 def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Position:
-    """Return the last frame boundary within `size` bytes after `start`, or `end` if earlier.
+    """Return the last frame boundary within `size` bytes after `start`, or `end` if that is less.
 
     If the first frame is larger, return the end of that frame.
     """

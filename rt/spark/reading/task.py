@@ -210,7 +210,7 @@ class Task:
 
 
 def read_here(snapshots: Sequence[LogSnapshot], options: ReadOptions, schema: Any) -> Iterator[Any]:
-    """Read a load in this process, in order, as record batches; raises as `Task.read`."""
+    """Read a load in this process, in order, as record batches; errors as for `Task.read`."""
     task = Task(tuple(each.place for each in snapshots), options, schema)
     for parts in splits(snapshots, options):
         yield from task.batches(parts)
