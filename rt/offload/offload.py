@@ -75,8 +75,8 @@ class Outcome:
     Attributes:
         offloaded: Which files have a copy.
         missing: Files without a copy, because they were archived before they were copied.
-        given_up: The missing files that this log archived by a rule of its own; other logs may
-            still have them.
+        given_up: The missing files that this log archived by its own rule; other copies of the log
+            may still have them.
     """
 
     offloaded: Offloaded
@@ -148,7 +148,7 @@ def names_of_copies(store: Store) -> set[str]:
 
 
 def copy_of(store: Store, name: str) -> OffloadedFile:
-    """Return a file's copy, as described by the facts beside it.
+    """Return a file's copy, as described by the facts next to it.
 
     Raises:
         CorruptLog: The facts cannot be read, or describe another file.

@@ -12,7 +12,7 @@ from rt.position import START, Position
 
 FILE_NAME: Final = "offloaded"
 SUFFIX: Final = ".zst"  # suffix of a copy's name
-NOTE_BYTES_MAX: Final = 1 << 20  # the facts beside a copy are two manifest lines and a hash
+NOTE_BYTES_MAX: Final = 1 << 20  # the facts next to a copy are two manifest lines and a hash
 # each gap takes 38 bytes; a note in the cluster has 1,024 bytes, including the address
 GAPS_MAX: Final = 16
 
