@@ -44,7 +44,7 @@ def speaking(about: str) -> Iterator[None]:
 
 
 def carried(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Wrap work for another thread, so that its log lines get the prefix that this thread has."""
+    """Wrap work for another thread, so that its log lines get this thread's prefix."""
     return partial(copy_context().run, work)
 
 

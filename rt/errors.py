@@ -72,7 +72,7 @@ class RemovedFromCluster(WriterFailed):
 
 
 class DiskFailed(RtError, OSError):  # noqa: N818
-    """A sync failed, or a partial write could not be removed. It is never retried.
+    """A sync failed, or a partial write could not be removed; rt never retries either.
 
     After a failed sync the kernel may drop what it could not write, and report the next sync as
     successful.
@@ -181,7 +181,7 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
 
 
 class Fenced(RtError):  # noqa: N818
-    """Another reader took over a registered cursor; this one's acknowledgements are now refused."""
+    """Another reader took over a registered cursor; the former reader can no longer acknowledge."""
 
     def __init__(self, cursor: str, reason: str) -> None:
         super().__init__(cursor, reason)

@@ -240,7 +240,7 @@ class Dropped:
 
     @property
     def messages(self) -> int:
-        """How many sequence numbers it covers, including those skipped by `skip_to`."""
+        """How many sequence numbers were dropped, including those skipped by `skip_to`."""
         return self.next - self.first
 
     def __str__(self) -> str:

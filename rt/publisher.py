@@ -105,7 +105,7 @@ class Publisher:
 
         Raises:
             Misuse: a name is not valid, the session has a live writer, `disk_limit` is larger than
-                the disk, or it would drop messages of a session in a group.
+                the disk, or `disk_limit` would drop messages of a session in a group.
             CorruptLog: the session's log is damaged.
         """
         demand_kind("writer", writer, WriterSettings)
@@ -230,7 +230,7 @@ class Publisher:
             headers: the headers of each message, as for `publish`, or None for none.
 
         Returns:
-            Their consecutive numbers; an empty range if there were no messages.
+            The messages' consecutive numbers; an empty range if there were no messages.
 
         Raises:
             Misuse: as for `publish`, before any message is accepted.
@@ -280,8 +280,8 @@ class Publisher:
     def skip_to(self, sequence: int) -> None:
         """Give the next message the number `sequence`; numbers can only be skipped, not reused.
 
-        For redundant publishers that number their messages themselves: the sequencer merges each
-        number once from the sessions of a group.
+        This is for redundant publishers that number their messages themselves: the sequencer merges
+        each number once from the sessions of a group.
 
         Raises:
             Misuse: the number was used already, or is not below 2^63.
@@ -390,7 +390,7 @@ class Publisher:
 
     @property
     def drops(self) -> tuple[DroppedSpan, ...]:
-        """The spans that this object has dropped; any thread may read them, as none is changed."""
+        """The spans that this object has dropped, which never change; any thread may read them."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:

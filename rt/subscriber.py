@@ -222,7 +222,7 @@ class Subscriber:
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
         """Return the error for a batch that cannot be decoded; reading ends with it.
 
-        For callers of `batches` that decode them; iterating over messages does this by itself.
+        This is for callers of `batches` that decode them; `messages` raises the error by itself.
         """
         return self._follower.poison(batch, error)
 
@@ -286,7 +286,7 @@ class Subscriber:
         self._waiter.abandon()
 
     def _advance(self, deadline: float | None) -> bool:
-        """Make the next batch the current one; False if the iteration ends."""
+        """Make the next batch the current one; return False if the iteration ends."""
         batch = self._next(deadline)
         if batch is None:
             return False

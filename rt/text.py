@@ -106,7 +106,8 @@ def parse_time(value: Any) -> int:
 def printable(text: str) -> str:
     r"""Return text that is safe for a terminal or a log: one line, controls escaped.
 
-    For everything that a peer or a file can influence: names, keys, reasons, payloads, errors.
+    Use it for everything that a peer or a file can influence: names, keys, reasons, payloads and
+    errors.
 
     >>> print(printable("AA1\x1b[2J\n\u202egnp.exe"))
     AA1\x1b[2J\x0a\u202egnp.exe
