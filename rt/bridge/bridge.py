@@ -103,7 +103,7 @@ class Bridge:
 
     @property
     def next_number(self) -> int:
-        """The source's number of the first message that was not forwarded yet."""
+        """The number, in the source's log, of the first message that was not forwarded yet."""
         return self._publisher.next_sequence
 
     def arrived(self) -> Position:

@@ -33,7 +33,7 @@ class PushWatch(SiteWatch):
         self._waits = Waits()
 
     def waited(self, status: SessionStatus) -> float:
-        """Return for how many seconds a session's bytes have waited for a node to sync them."""
+        """Return for how many seconds the session's oldest unsynced bytes have waited."""
         return self._waiting.get(_name(status), 0.0)
 
     def words(self, hop: str) -> str:

@@ -41,7 +41,7 @@ class HeldCursor:
         self.position = max(self.position, position)
 
     def carry(self, continued: ContinuedLog) -> None:
-        """Move to the log that continues the cursor's log; the new log's nodes get the position."""
+        """Move the cursor to the log that continues its log, whose nodes then get the position."""
         if self.log in ("", continued.old):
             self.log, self.sent = continued.new, START
             self.position = min(self.position, continued.cut)

@@ -40,7 +40,8 @@ class ReadingSpan(NamedTuple):
 
     Attributes:
         start: where the reader begins.
-        end: the position before which the reader must not end; None if it follows the stream.
+        end: the position before which the reader must not end; None if the reader follows the
+            stream.
     """
 
     start: Start
@@ -141,7 +142,7 @@ class StreamCopy:
             return ReadingSpan(_place(log, begin, wants), None if follow else end)
 
     def earliest(self) -> Start:
-        """Return where a reader of everything begins; it meets a gap if the copy begins later."""
+        """Return where a reader of everything begins; a copy that begins later has a gap there."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             return _place(log, "earliest")
@@ -300,7 +301,7 @@ class StreamCopy:
             raise WriterFailed(pull.status().error)
 
     def stop(self) -> bool:
-        """Stop copying; the readers have to be closed before.
+        """Stop copying; close the readers first.
 
         Returns:
             Whether copying has ended. If not, a disk hangs: call this again.
