@@ -73,7 +73,7 @@ class StreamFollower:
         return not self._reached.is_set()
 
     def demand_running(self) -> None:
-        """Raise `FailedError` if the thread has ended because of the disk or damage."""
+        """Raise `FailedError` if the thread has ended because of an error."""
         if self.failure:
             raise FailedError(503, f"the gateway follows the log no more: {self.failure}")
 

@@ -55,7 +55,7 @@ def _failed(name: str, why: str) -> Fields:
 
 
 def _verdict(rows: Sequence[Fields]) -> tuple[str, str]:
-    """Return a level and a sentence: on the worst stream, listed first, or that all are well."""
+    """Return a level and a sentence: about the worst stream, the first row, or that all is well."""
     troubled = [each for each in rows if each["level"] != OK]
     if not troubled:
         return OK, f"All {len(rows)} streams are well."

@@ -232,7 +232,7 @@ def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Respons
 
 
 def _state(site: Site) -> tuple[object, ...]:
-    """Return the state that invalidates a cached answer when it changes."""
+    """Return a site's state; when this changes, cached answers are no longer valid."""
     health = site.health()
     return health.stuck, health.unready
 
