@@ -139,7 +139,7 @@ def message_facts(frame: Frame) -> list[dict[str, Any]]:
     """Return the messages of a frame.
 
     Raises:
-        FrameError: Its columns are inconsistent.
+        FrameError: The frame's columns are inconsistent.
     """
     header = frame.header
     if header.kind != FrameKind.MESSAGES:

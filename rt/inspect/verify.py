@@ -184,7 +184,7 @@ class _Verifier:
         return Position(start + (self._log.manifest.rolled_end(start) or 0))
 
     def _pass_over(self, found: FileReport, rolled: Rolled | None) -> None:
-        """Adjust the chain after a file that was not read to its end."""
+        """Restart or give up the chain of numbers and digests after a file not read to its end."""
         if found.state is LogState.CLEAN:
             return
         if rolled is not None:

@@ -132,8 +132,8 @@ def to_parquet(
 
     Args:
         path: the log, or its URI.
-        out: a local directory; created if it does not exist. Beside it is the manifest,
-            OUT.rt-export.json, which says up to where the dataset is complete.
+        out: a local directory; created if it does not exist. The manifest next to it,
+            OUT.rt-export.json, says up to where the dataset is complete.
         settings: what to export, and how.
         progress: called as rows are written, with the bytes done and the bytes in total.
 
@@ -225,7 +225,7 @@ class Export:
 
     @property
     def position(self) -> Position:
-        """Return the position before which the table has all messages from the set start on."""
+        """Return the position before which the table has all messages from `settings.start` on."""
         return max(self._settings.start, self.table.position)
 
     def end(self) -> Position:

@@ -1,4 +1,4 @@
-"""Follow: keeps a table up to date with a log for as long as it is called."""
+"""Follow: keeps a table up to date with a log, one commit at a time."""
 
 import logging
 from contextlib import ExitStack, closing
