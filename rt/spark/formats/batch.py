@@ -124,7 +124,7 @@ class RtReader(DataSourceReader):
         self._task = Task(places, options, check_schema(schema, options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut what the query reads into splits; without any, return an empty one for Spark."""
+        """Cut what the query reads into splits; if it reads nothing, return one empty split."""
         with one_line_errors():
             return [InputPartition(each) for each in splits(self._snapshots, self._options) or [()]]
 

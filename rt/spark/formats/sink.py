@@ -196,7 +196,7 @@ def write_partition(
     *,
     owner: str = "",
 ) -> Written:
-    """Write the rows of one partition to a file, or publish them if hosts share no root.
+    """Write the rows of one partition to a file; if hosts share no root directory, publish them.
 
     Raises:
         Misuse: a row cannot be published, or the session has more rows of this batch than `rows`.

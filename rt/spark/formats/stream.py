@@ -315,8 +315,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
         """Return where a log's first micro-batch, which ended at `stop`, began.
 
-        That is `known`. If an offset of an older version does not record it, `known` is None, and
-        the micro-batch began where the options say, at `begin`.
+        It began at `known`. If an offset of an older version does not record that, `known` is None,
+        and the micro-batch began where the options say, at `begin`.
         """
         if known is not None:
             return known

@@ -156,7 +156,7 @@ class BodyReader:
         return columns, data
 
     def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
-        """Return the body; its payloads, which are the beginning of `data`, stay in the block.
+        """Return the body; its payloads, at the beginning of `data`, stay in the block.
 
         Raises:
             FrameError: the offsets do not add up to the length of `data`.

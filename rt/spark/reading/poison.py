@@ -1,4 +1,4 @@
-"""Poison: distinguishes a damaged frame from one whose publisher sealed wrong contents."""
+"""Poison: distinguishes a damaged frame from one that its publisher wrote with wrong contents."""
 
 from contextlib import closing, suppress
 
