@@ -72,7 +72,7 @@ class RemovedFromCluster(WriterFailed):
 
 
 class DiskFailed(RtError, OSError):  # noqa: N818
-    """A sync failed, or a partial write could not be removed; rt never retries either.
+    """A sync failed, or a partial write could not be removed; the operation is never retried.
 
     After a failed sync the kernel may drop what it could not write, and report the next sync as
     successful.

@@ -545,7 +545,7 @@ class Publisher:
         return frame
 
     def _unwritten(self, error: OSError) -> OSError:
-        """Return a disk error that names the messages lost by it."""
+        """Return a disk error that names the messages that were lost."""
         last, count = self._next_sequence - 1, len(self._pending.payloads)
         lost = f"message {last}" if count == 1 else f"messages {last - count + 1} to {last}"
         words = f"{error.strerror}: session {self.name!r} is closed without {lost}; publish again"
