@@ -18,11 +18,11 @@ from rt.node.settings.node import NodeSettings
 from rt.position import Position, file_position
 
 _STOP_S: Final = 2.0
-_FULL_S: Final = 15.0  # between two looks at what a node has archived, while there is no room
+_FULL_S: Final = 15.0  # between two connections while there is no room; see `_has_room`
 
 
 class CatchUp:
-    """CatchUp: copies the merged log from another node; only it has the log open meanwhile."""
+    """CatchUp: copies the merged log from another node, and alone has the log open meanwhile."""
 
     def __init__(
         self,
@@ -44,9 +44,10 @@ class CatchUp:
             guard: guard of the disk; while there is no room, the copy waits.
             contexts: TLS contexts made when the node started, so certificate files that become
                 faulty later do no harm.
-            suspect: called with damage in a rolled file, which must then be replaced: while the
-                copy ends in a damaged file, every node refuses it as a copy of another log.
-            loop: the node's event loop, which serves the connection; one of its own if None.
+            suspect: called with damage found in a rolled file. The file must then be replaced:
+                while the copy ends in a damaged file, every node takes it for a copy of another
+                log and refuses it.
+            loop: the node's event loop, which serves the connection; with None, the copy runs one.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -82,9 +83,9 @@ class CatchUp:
         return is_wanted
 
     def _has_room(self) -> bool:
-        """Whether to connect: there is room, or none was refused in the last 15 s.
+        """Whether to connect: the disk has room, or no write was refused in the last 15 s.
 
-        Even without room a connection helps now and then: the other node first sends which files it
+        Even without room, a connection helps now and then: the other node first names the files it
         has archived, and archiving them here makes room.
         """
         is_late = time.monotonic() - self._disk.refused_s >= _FULL_S

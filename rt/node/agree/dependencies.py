@@ -24,7 +24,7 @@ class Dependencies:
         watch: opens, closes and expires sessions as their publishers come and go.
         copy_log: starts copying the merged log from other nodes, from a given position.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
-        serve: sets the end of the merged log that pullers may read.
+        serve: sets the position up to which pullers may read the merged log.
         refuse: turns all pullers away permanently, with this reason.
         idle_heartbeat: sends and receives idle heartbeats.
         is_full: returns whether the disk has too little room to accept anything new.

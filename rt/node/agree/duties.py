@@ -55,7 +55,8 @@ class Timing:
         tick_s: unit of the consensus timers.
         missing_s: how long to wait for a session's bytes before copying the merged log.
         look_s: time between two searches for sessions that do not arrive.
-        patience: searches in which a session did not grow before another node is asked for it.
+        patience: how often a session is found not to have grown before another node is asked for
+            it.
         easy_ticks: how many ticks one step may advance while nothing happens.
         quiescent_s: how long a node must be idle before it rests.
         rest_s: time between steps at rest, which send reports and may archive files.
@@ -73,7 +74,7 @@ class Timing:
 def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing for a node's settings.
 
-    After half of `missing_s` the node asks others for a session that does not arrive.
+    A node that misses a session asks other nodes for it after half of `missing_s`.
     """
     patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
     agreement = settings.agreement
@@ -87,16 +88,16 @@ class Mail:
     """Mail: what arrived since the last step.
 
     Attributes:
-        synced: sessions that were opened, or of which more was synced. How far is read from the
+        synced: sessions that were opened or synced further. The synced position is read from the
             copy itself, so late mail does no harm.
         received: sessions that received small updates, not synced yet.
         heard: messages of other nodes, with their senders.
         damaged: damage that connections found.
         orders: instructions to propose, each with the term in which it was ordered.
         gone: members whose processes have ended.
-        verdicts: by dialled member, whether it refuses this node because this node was removed.
-        is_stirred: whether a publisher came or went, or a question was asked, so that other nodes'
-            reports may be needed.
+        verdicts: for each member dialled, whether it refuses this node as a removed one.
+        is_stirred: whether a publisher came or went, or a question was asked; either may need
+            other nodes' reports.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
@@ -120,7 +121,7 @@ class Stepped(NamedTuple):
 
     Attributes:
         view: the node's state, for other threads.
-        next_s: step again by then, even without mail.
+        next_s: when to step again at the latest, even without mail.
     """
 
     view: NodeView
@@ -179,8 +180,8 @@ class Duties:
             self._follow_lives()
         member.holdings.presence.now_s = now_s  # steps at rest are far apart
         self._take(now_s, mail)
-        # A report is answered with another: so nodes at rest step together, and report once in
-        # `rest_s`, not once for each of them.
+        # A node at rest that hears from another steps early. So the nodes step together, and each
+        # reports once per `rest_s` instead of once per report that it hears.
         early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
         is_tick = now_s >= self._next_tick_s - early_s
         # Sessions are opened before their first messages are merged, also by a new leader.
@@ -253,8 +254,8 @@ class Duties:
         engine, has_queue = member.engine, bool(member.execution.queue)
         if self._status.leader != engine.leader:
             self._status = engine.status()
-        # A full disk may leave an instruction half executed: a latest read that must follow it
-        # is not answered yet.
+        # A full disk may leave an instruction half executed. It does not count as executed yet, so
+        # a latest read that must include it keeps waiting.
         executed = ledger.index - self._executor.is_half_done
         return NodeView(
             self._status, self._waiting, self._agreed_ns, engine.leads, executed, ledger.end,
@@ -321,7 +322,7 @@ class Duties:
         self._dependencies.turn_away(moved_away(notes))
 
     def _report_stuck(self, session: str, stuck: Stuck, *, is_new: bool) -> None:
-        """Log why a session is not merged; refuse its publisher if it never can be."""
+        """Log why a session is not merged; refuse its publisher if it can never be merged."""
         if is_new:
             _log.warning("%s", stuck.words)
         held = self._dependencies.sessions.get(session) if stuck.is_refused else None
@@ -415,8 +416,8 @@ class Duties:
         """Set aside a file that a connection found damaged, unless its log was reopened since.
 
         While the merged log is copied from another node, its files are left alone: the copy would
-        not fill a gap left by a file that is set aside. Damage in a rolled merged file is only
-        logged.
+        not fill the gap that a set-aside file leaves. Damage in a rolled file of the merged log is
+        only logged.
         """
         damage = found.damage
         if not self._is_merged(damage):
@@ -464,9 +465,9 @@ class Duties:
     def _serve(self) -> None:
         """Let pullers read the merged log up to where this node has executed it.
 
-        While the log is copied from another node, and after a fork, the limit stays. It falls if a
-        file at the end was set aside. A complete copy is served at once, since the next instruction
-        may come hours later.
+        The limit stays the same while the log is copied from another node, and after a fork. It
+        falls if a file at the log's end was set aside. A complete copy is served immediately, since
+        the next instruction may come hours later.
         """
         executor = self._executor
         end, written = executor.ledger.end, executor.appender.end
@@ -482,10 +483,10 @@ class Duties:
 
 
 def _undecided(status: Status, first_last: int) -> int:
-    """Return the Raft entry that must be decided before the merged log's end is known, or 0.
+    """Return the Raft entry that must be decided before the merged log's end is known; 0 if none.
 
-    A restarted node may have lost entries, and receives them again one by one. Until it has all
-    that a leader calls committed, it does not know where the merged log ends.
+    A restarted node may have lost entries, and receives them again one by one. It does not know
+    where the merged log ends until it has every entry that a leader calls committed.
 
     Args:
         status: the engine's status.

@@ -12,16 +12,16 @@ from rt.latencies import RunningMean
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
 
-# Steps that take longer (in seconds) wait for a disk, or merge much. A thread runs them, so that
-# other streams, clients and pullers go on. Handing a step over costs two wake-ups, too much for a
-# lone message on a fast disk, so one slow step changes nothing.
+# Steps that on average take longer than this, in seconds, wait for a disk or merge much. A thread
+# runs them, so that other streams, clients and pullers go on. The mean decides, not one slow step:
+# handing a step to a thread costs two wake-ups, too many for a lone message on a fast disk.
 SLOW_S: Final = 0.01
 
 
 class DutyTurns:
-    """Calls a stream's `Duties` at the end of each turn that brought news, and when they are due.
+    """Calls a stream's `Duties` when they are due, and at the end of each turn that rang for them.
 
-    While a thread runs a step, no other step starts; what arrives meanwhile waits for the next
+    While a thread runs a step, no other step starts; mail that arrives meanwhile waits for the next
     step.
 
     Threads: any thread may call `ring` and `leave` and read `is_slow`; only the loop calls the

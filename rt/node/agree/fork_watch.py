@@ -41,7 +41,7 @@ class ForkWatch:
     """
 
     def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:
-        """Prepare; `refuse` turns pullers away for good, and is called once a fork is found."""
+        """Prepare; `refuse` is called when a fork is found, and turns pullers away for good."""
         self.found: FoundFork | None = None
         self._member = member
         self._refuse = refuse
@@ -77,10 +77,10 @@ class ForkWatch:
 
 
 def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
-    """Return where a merged log's first range of this instruction or a later one begins.
+    """Return the position of the first range that this instruction or a later one merged.
 
-    If there is none, return the end of the readable part. The newest files are searched first, each
-    by its index, since a fork is recent.
+    If there is none, return the end of the log's readable part. A fork is recent, so the newest
+    files are searched first, each by its index.
     """
     with closing(LogDirectory(directory, disk)) as log:
         try:
@@ -97,7 +97,7 @@ def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
 
 
 def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
-    """Return where the first range of `instruction` or a later one begins in the file at `start`.
+    """Return where the first range that `instruction` or a later one merged begins in a file.
 
     If there is none, return the end of the file's complete ranges. The latest ranges may not be
     indexed yet, so the search continues range by range after the index.

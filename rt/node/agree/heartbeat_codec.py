@@ -1,4 +1,4 @@
-"""Encodes idle heartbeats: which streams of a process are quiescent: they have nothing to do.
+"""Encodes idle heartbeats, which list a process's quiescent streams: those with nothing to do.
 
 Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
 index u64. Each heartbeat lists all quiescent streams, so a lost or late one needs no repair.

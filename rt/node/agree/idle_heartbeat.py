@@ -25,7 +25,8 @@ from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 IDLE_HEARTBEAT_ALPN: Final = "rt-pulse/1"
-# A node at rest repeats its idle position every 10 s; one that hangs is no longer announced.
+# A node at rest repeats its idle position every 10 s. If it does not for this long, it hangs, and
+# its process no longer announces it.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
@@ -74,7 +75,7 @@ class StreamHeartbeat:
         self.rests = None if quiescence is None else (self._process.clock(), quiescence)
 
     def heard(self) -> dict[str, Quiescence]:
-        """Return the idle position that each other member reported lately."""
+        """Return the idle position that each other member announced recently."""
         return self._process.heard(self.group, self.members)
 
     def follow(self, members: Mapping[str, Sequence[Address]]) -> None:
@@ -90,11 +91,11 @@ class StreamHeartbeat:
 class ProcessHeartbeat:
     """ProcessHeartbeat: tells other processes several times a second which streams rest here.
 
-    While nothing rests, nothing is sent. A stream here is woken when another process is silent for
-    `lost_s`, disconnects, or no longer lists the stream.
+    While nothing rests, nothing is sent. A stream here is woken when another process that listed
+    it is silent for `lost_s`, disconnects, or no longer lists it at the same position.
 
     Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; the loop alone calls
-        the other methods, and uses all fields but these.
+        the other methods, and uses all other fields.
         _heard: replaced whole; any thread may read it.
         loop, clock, _context, _timing, _about: set once.
     """
@@ -215,7 +216,7 @@ class ProcessHeartbeat:
             line.nudge()
 
     def heard(self, group: bytes, members: Container[str]) -> dict[str, Quiescence]:
-        """Return the idle position that each of these members reported for a stream lately."""
+        """Return the idle position that each of these members announced recently for a stream."""
         since_s = self.clock() - self._timing[1]
         return {
             each.sender: each.streams[group]
@@ -260,7 +261,7 @@ class ProcessHeartbeat:
                     line.put(self._beat_told)
 
     def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
-        """Record a heartbeat; wake the streams that its sender no longer lists as idle."""
+        """Record a heartbeat; wake each stream that its sender no longer lists at its position."""
         before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
         ended = [group for group, was in before.items() if streams.get(group) != was]
         self._wake(heard.sender, ended)

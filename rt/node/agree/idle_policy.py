@@ -18,25 +18,26 @@ class IdleHeartbeat(Protocol):
         """Announce this node's idle position; None withdraws it."""
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return the idle positions that other members have announced lately."""
+        """Return the idle position of each other member that has announced one recently."""
 
 
 class IdlePolicy:
     """IdlePolicy: decides when the consensus of a stream needs no ticks.
 
     A node is quiescent while it has nothing to do and nothing to agree on. A leader that has been
-    quiescent for a while announces it in the heartbeat that its process sends for all its streams.
-    A follower that has been quiescent at the same position announces that too and stops its timers.
-    Once all followers have done so, the leader stops as well. A node resumes when its quiescence
-    ends, or when it stops hearing that the other side is quiescent: for a follower, that is its
-    leader; for a leader, every follower. So the end of a rest needs no message, and a lost message
-    only ends a rest.
+    quiescent for a while announces this in the heartbeat that its process sends for all its
+    streams. A follower that hears it, and has been quiescent at the same position, announces that
+    too and stops ticking. The leader stops ticking once every follower has announced it.
 
-    A member that is away does not keep the others awake: it answers no heartbeat and sends nothing.
-    Any message from it ends the leader's rest, since a running member keeps the others awake until
-    the leader has brought it up to date.
+    A node resumes when its own quiescence ends. A follower also resumes when its leader's
+    announcement is missing, and a leader when any one follower's is. So a node ends the others'
+    rest by announcing nothing, and a lost announcement can end a rest early but not prolong it.
 
-    Only the thread that steps the duties calls it.
+    The leader does not wait for a follower that is away: one that answers no heartbeat and sends
+    nothing. Any message from it ends the leader's rest, since a running follower keeps the others
+    awake until the leader has brought it up to date.
+
+    Only the thread that steps the duties calls this class.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class IdlePolicy:
             member: this node's member.
             idle_heartbeat: the stream's idle heartbeat.
             watch: opens and closes sessions.
-            quiescent_s: seconds of quiescence after which a leader announces it; a follower does so
-                after half of them.
+            quiescent_s: seconds that a leader must be quiescent before it announces this; a
+                follower waits half as long.
             easy_ticks: how many ticks one step may advance while nothing happens: at most a
                 heartbeat interval.
         """
@@ -97,8 +98,8 @@ class IdlePolicy:
     def _may_rest(self, now_s: float) -> bool:
         """Announce the idle position when due; return whether this node may rest.
 
-        If so, the members that announce the same position count as heard from: at rest they are
-        sent no Raft heartbeat that they could answer.
+        If it may, the members that announce the same position count as heard from, since at rest
+        no Raft heartbeat asks them for a reply.
         """
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)

@@ -16,7 +16,7 @@ _HAND_OVER_PART: Final = 4  # a quarter of `missing_s`: by default 0.5 s, enough
 
 
 class LogCopy(Protocol):
-    """Copies another node's merged log into this node's, which is closed here meanwhile."""
+    """Copies another node's merged log into this node's, which only the copy has open meanwhile."""
 
     @property
     def log(self) -> Appender | None:
@@ -57,7 +57,7 @@ class KeepUp:
 
         Args:
             member: this node's member, which merges nothing while the log is copied.
-            snapshots: saves snapshots; the log is not closed while this syncs it.
+            snapshots: saves snapshots; the log is closed only after a sync of theirs has ended.
             copy_log: starts copying; the copy is useful once it is past the given position.
             missing_s: how long to wait for a session's bytes before copying.
         """

@@ -24,7 +24,7 @@ def latest(
     Args:
         view: returns the node's latest view.
         reads: the node's reads.
-        may_follow: whether the leader may be another node, which is then asked.
+        may_follow: whether another node may lead; this node then asks the leader.
 
     Raises:
         Refused: this node does not lead (with `may_follow`: no node does), or no majority confirmed
@@ -41,10 +41,10 @@ def latest(
 
 
 class LatestRead:
-    """LatestRead: a request that waits until its node has executed all that was decided before it.
+    """LatestRead: a read that waits until its node has executed all that was decided before it.
 
-    A majority first confirms which instruction is the last of those. The class is pure: `perform`
-    waits in a thread, and a simulation waits in its turns.
+    A majority first confirms which instruction was decided last. The class is pure and waits for
+    nothing itself: `perform` waits in a thread, and a simulation in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
@@ -53,7 +53,7 @@ class LatestRead:
         Args:
             reads: the node's reads.
             view: the node's current view.
-            may_follow: whether the leader may be another node.
+            may_follow: whether another node may lead.
 
         Raises:
             Refused: the node does not lead, and may not follow or knows no leader.
@@ -103,18 +103,17 @@ def decided(
     """Have an instruction decided, and wait until the view shows it.
 
     The log may contain an older instruction for the same change, and another that undoes it. A
-    leader that has not executed them would mistake the outcome of the older one for this one's. So
-    it first executes all that was decided before, unless the instruction is a compare-and-set that
-    is not done yet.
+    leader that has not executed them would mistake the outcome of the older instruction for that
+    of the new one. So the leader first executes all that was decided before, unless the new
+    instruction is a compare-and-set that is not done yet.
 
     Args:
         view: returns the node's latest view.
         barrier: waits as `latest` does.
         instruction: the instruction to propose.
-        is_done: returns whether it was executed, or something made it pointless.
-        may_repeat: whether the caller may ask another leader for the same, so that this node
-            refuses as `not-leader` as soon as it no longer leads. Otherwise it waits for the
-            outcome.
+        is_done: returns whether the instruction was executed, or has become pointless.
+        may_repeat: whether the caller may repeat the request to another leader. If so, this node
+            refuses with `not-leader` as soon as it stops leading; if not, it waits for the outcome.
 
     Raises:
         Refused: this node does not lead, or no majority has decided it in time.
@@ -147,9 +146,9 @@ def confirmed(
 ) -> Steps[Fields]:
     """Answer a request; refuse it only on the latest state.
 
-    A leader that is cut off, or has not executed its log yet, may know too few cursors, groups and
-    changes. So before it refuses, a majority confirms that it leads, it executes all that was
-    decided before, and it tries again.
+    A leader that is cut off, or has not executed its log yet, may not know every cursor, group and
+    change, and so refuse wrongly. Before it refuses, it therefore has a majority confirm that it
+    leads, executes all that was decided before, and tries again.
 
     Args:
         do: answers, at once or in steps; may be called twice.

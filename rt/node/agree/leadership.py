@@ -47,10 +47,10 @@ class Leadership:
     """Leadership: logs and counts changes of leader, and reports this node's role on a thread.
 
     Threads:
-        `saw` is called by the thread that does the duties, and alone writes `changes`, `elections`,
+        The thread that steps the duties calls `saw`, and alone writes `changes`, `elections`,
         `_lost_s`, `_last` and `_role`; any thread may read the first three. The thread that `start`
-        starts calls `_on_role`, one change after another, in order. `_changes` is a queue of
-        changes; None ends it.
+        starts calls `_on_role` for one change after another, in order. `_changes` is the queue of
+        these changes; None in it ends the thread.
     """
 
     def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
@@ -71,7 +71,7 @@ class Leadership:
             self._thread.start()
 
     def stop(self) -> None:
-        """Finish the pending callbacks, for at most 60 s, then end the thread."""
+        """End the thread after the pending callbacks; wait for that for at most 60 s."""
         self._changes.put(None)
         if self._thread.is_alive():
             self._thread.join(_COMMAND_S)

@@ -1,4 +1,4 @@
-"""LevelGate: decides how high a cluster's format level may be: what all its nodes can read."""
+"""LevelGate: keeps a cluster's format level at what all of its nodes can read."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -42,8 +42,8 @@ class LevelGate:
         Args:
             name: this node's name.
             others: returns the other members.
-            peers: returns the connections, which know each member's protocol version; None without
-                any.
+            peers: returns the connections to other nodes, which know each member's protocol
+                version; None if this node has no connections.
             view: returns the node's latest view, with the agreed notes.
         """
         self._name, self._others, self._peers, self._view = name, others, peers, view
@@ -55,7 +55,7 @@ class LevelGate:
 
     @property
     def agreed(self) -> FormatLevel | None:
-        """The agreed level, and who raised it; None in a cluster that has not raised its level."""
+        """The agreed level, and who raised it; None if there is none, or it cannot be read."""
         text = self._view().notes.get(LEVEL_NOTE)
         try:
             return None if text is None else parse_level(text)
@@ -83,7 +83,7 @@ class LevelGate:
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
-        """Return the text of a note that raises the level to `NEWEST`; None if it is that high.
+        """Return the text of a note that raises the level to `NEWEST`; None if it is there already.
 
         Raises:
             Refused: a node cannot read that level, or is not connected.
@@ -95,7 +95,7 @@ class LevelGate:
         return FormatLevel(NEWEST, by, now_ns).text()
 
     def first_note(self) -> Note:
-        """Return a new cluster's first instruction: set the level that connected nodes read."""
+        """Return a new cluster's first instruction: set the level all connected nodes can read."""
         level = max(OLDEST, min([NEWEST, *self._spoken.values()]))
         now_ns = time.time_ns()
         text = FormatLevel(level, "the founding of the cluster", now_ns).text()

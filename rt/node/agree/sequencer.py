@@ -104,7 +104,7 @@ class NodeSequencer:
         """Have an instruction proposed soon, unless this term ends first; it may be lost.
 
         Raises:
-            Refused: another node leads, or none.
+            Refused: this node does not lead.
             Misuse: no node could read it once it is agreed on.
         """
         self._demand(instruction)
@@ -144,7 +144,7 @@ class NodeSequencer:
         self.ring()
 
     def step(self, *, ends: bool = False) -> float | None:
-        """Run one step of the duties; return by when to run the next, by `time.monotonic`.
+        """Run one step of the duties; return when the next is due, by `time.monotonic`.
 
         The result is None after `stop`, and -inf if more has arrived meanwhile.
 
@@ -158,8 +158,8 @@ class NodeSequencer:
         if self._stopping and not ends:
             return None
         questions, mail = self._taken_questions() if self._questions else (), Mail()
-        # Mail is taken after the questions (see `ask`), and a member's last messages after the news
-        # of its end.
+        # Questions are taken first, so that this step handles all mail that came before them. The
+        # news that a member's process has ended is taken before its last messages, likewise.
         for _ in range(len(self._arrived)):
             self._arrived.popleft()(mail)
         while self._received:

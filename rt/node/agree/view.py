@@ -17,7 +17,8 @@ class Waiting:
     """Waiting: what keeps a node from merging, as of the last tick.
 
     Attributes:
-        missing: the session of which the next instruction lacks bytes, and the end of these bytes.
+        missing: the session that lacks bytes for the next instruction, and the end of these bytes;
+            None if no bytes are missing.
         copy: the running copy of the merged log.
         confirmations: how many more nodes must confirm that this node's state is not an older copy
             before it takes part in the consensus.
