@@ -19,7 +19,7 @@ class DamageFound:
         damage: what is wrong, and where.
         log: the log object that was open when the damage was found. A log that is set aside or
             copied gets another object, so an outdated report is recognized.
-        scrubbed: whether a scrub found it, so that no peer is known to have the bytes.
+        scrubbed: whether a scrub found the damage; no peer is then known to have the bytes.
     """
 
     damage: CorruptLog

@@ -27,8 +27,10 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
 
     The merged log is synced first: without the copies, its messages could not be rebuilt. If the
     disk is full, the next call continues. A copy begun after its session was ended is kept, and its
-    end is recorded again. After a restart, all ended sessions that the state remembers are handled,
-    but no copy is recorded that was begun after an instruction still to be executed again.
+    end is recorded again.
+
+    After a restart, every ended session that the state remembers is handled. A copy is not recorded
+    if it was begun after an instruction that this node has yet to execute again.
 
     Args:
         member: this node's member, which knows the ended sessions.

@@ -47,7 +47,7 @@ class NodeInbox:
     Threads:
         The connection that fills the copy appends, calls `written`, `needs` and `release`, and sets
         `apart`. The syncing thread calls `sync` and sets `durable`; the sequencing thread sets
-        `merged` and `confirmations`. These only move forward, so any thread may read them. The
+        `merged` and `confirmations`. These three only advance, so any thread may read them. The
         syncer and the sequencing thread set `is_carried`, which only decides when to sync.
         `restored` is set before there is a connection. Any thread may set `leave`. `Inboxes` calls
         `claim` under its lock. `peer` and `_wake` are cleared without the lock, so other threads
@@ -70,10 +70,10 @@ class NodeInbox:
         # The merged end and the number of rolled files when it was last archived; see `Sweep`.
         self.swept: tuple[Position, int] = START, 0
         self.peer = ""  # the peer that fills it now; empty without one
-        self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
+        self.was_relayed = False  # whether a node, not the publisher, fills it or did so last
         self.is_carried = False  # whether the instruction that merged its last bytes had them
         self._passed_over_s = float("-inf")  # when its bytes were last not carried in time
-        # when the oldest bytes came that are not merged, or when bytes were last merged before them
+        # when the oldest unmerged bytes came, or, if later, when bytes before them were merged
         self.waits_since_s = NOTHING_WAITS
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
@@ -103,9 +103,9 @@ class NodeInbox:
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether new bytes of the session were lately not merged in time.
+        """Whether new bytes of the session recently failed to be merged in time.
 
-        The leader may lack them.
+        The leader may lack these bytes.
         """
         return not self.is_carried and time.monotonic() - self._passed_over_s < _PASSED_OVER_S
 
@@ -150,7 +150,7 @@ class NodeInbox:
         bytes never count as durable.
 
         Returns:
-            The durable end; None if the file has other bytes.
+            The durable end; None if the files have bytes other than those that merging took.
 
         Raises:
             OSError: the sync failed.

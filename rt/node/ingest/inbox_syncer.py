@@ -20,15 +20,17 @@ from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 # One journal commit of the file system serves all waiting syncs, so files are synced in parallel;
 # more threads than this did not make 1,000 files faster.
 _SYNC_THREADS: Final = 8  # with the one that syncs the batch
-# Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
-# and being woken costs as much as the sync. With more, the connection keeps receiving.
+# A connection that wrote at most this much syncs it itself: for a lone message, waking the syncer
+# and being woken costs as much as the sync. Larger amounts are left to a thread, and the connection
+# keeps receiving.
 _SETTLE_BYTES: Final = 64 * KIB
-# While syncs take longer (their mean, in seconds), connections leave them to a thread: connections
-# are served by the event loop, which all streams and nodes wait for.
+# While syncs take longer than this on average, in seconds, connections leave them to a thread: the
+# event loop serves the connections, and a slow sync in it would delay all streams and nodes.
 _SLOW_S: Final = 0.01
-# Small updates that instructions carry are synced later, many at once. If nothing of a session is
-# merged within this time, its updates are synced: the leader may not receive them. A leader that
-# carried the session's last updates is only slow, so these wait longer.
+# Small updates that instructions carry are synced later, many at once: after the third of these
+# times. If nothing of a session is merged within the first, its updates are synced then, since the
+# leader may not receive them. If the leader carried the session's last updates, it is only slow, so
+# the second applies instead of the first.
 _CARRIED_WITHIN_S: Final = 0.02
 _CARRIED_AGAIN_WITHIN_S: Final = 0.2
 _CARRIED_SYNC_S: Final = 1.0
@@ -90,8 +92,8 @@ class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`,
-        is not held during a sync or while `_synced` is called, and notifies of the end of a sync.
+        `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`.
+        It is not held during a sync or a call of `_synced`, and is notified when a sync ends.
         Connections, in the loop or in its pool, call `mark`, `settle` and `put_off`; any
         thread may call `forget` and `stop`; the owner calls `start`, `finish` and `close`. The loop
         calls `ready`, which has a thread of `pool` sync a batch. Whichever thread sets `_syncing`
@@ -112,7 +114,7 @@ class InboxSyncer:
         self._changed = threading.Condition()
         self._stopping = self._syncing = self._has_failed = False
         self._taken = RunningMean()  # by a batch
-        # also a step of the duties, a sync of the merged log, a scrub: none waits for a thread
+        # three more, so that a step, a sync of the merged log and a scrub need not wait for one
         self.pool = ThreadPoolExecutor(_SYNC_THREADS + 3, "disk")
         self._started: Started | None = None
         self._about = copy_context()
@@ -154,7 +156,7 @@ class InboxSyncer:
         batch, pause_s = self.due()
         if batch:
             sync = partial(self._sync_and_tell, batch, started.synced)
-            # a context of its own: the last batch may not have been told of yet
+            # a copy, since the last batch may still be reporting in its own context
             under_way = self.pool.submit(self._about.copy().run, started.work, sync)
             under_way.add_done_callback(self._demand_done)
         elif pause_s is not None:
@@ -251,7 +253,7 @@ class InboxSyncer:
             return waiting
 
     def stop(self) -> None:
-        """Have all scheduled inboxes synced at once."""
+        """Have all scheduled inboxes synced without further delay."""
         with self._changed:
             self._stopping = True
             self._rouse()
@@ -310,7 +312,7 @@ class InboxSyncer:
                 self._rouse()
 
     def sync(self, batch: list[NodeInbox]) -> None:
-        """Sync these inboxes and report each; only one thread at a time. Errors as for `settle`."""
+        """Sync these inboxes, one batch at a time, and report each; errors as for `settle`."""
         [inbox, *others] = batch
         ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:
@@ -319,7 +321,7 @@ class InboxSyncer:
                 self._synced(inbox, end)
 
     def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable | None]]:
-        """Sync several inboxes at once; return each with its durable end, in any order."""
+        """Sync several inboxes in parallel; return each with its durable end, in any order."""
         left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
         shares = [self.pool.submit(_sync_left, left) for _ in range(threads - 1)]
         ends = _sync_left(left)

@@ -36,14 +36,14 @@ _OPEN_THREADS: Final = 8
 class Inboxes:
     """Inboxes: the copies of sessions by name; a restart finds them by their directories.
 
-    Threads: `_lock` guards `_sessions` and what it holds. It is not held while a copy is opened,
-        closed or set aside: a session whose `begin` was called belongs to the thread that called
-        it. It is held while `_told` reports a sync, so that no report comes after another thread
-        has given up the copy. `get` and `begun_after` do not take it: looking up a name is atomic,
-        and the copy may be dropped right after the call anyway. `syncer` has its own lock; neither
-        lock is taken while the other is held. `is_removing` and `_is_late` belong to the sequencing
-        thread, which alone calls `drop_all` and `bind`. The other fields never change. The main
-        thread calls `open_all` and `close`; any thread may call the rest.
+    Threads: `_lock` guards `_sessions` and the states in it. While a copy is opened, closed or set
+        aside, the lock is not held; the session then belongs to the thread that called `begin` of
+        its state. The lock is held while `_told` reports a sync, so that no report comes after
+        another thread has given up the copy. `get` and `begun_after` do not take it: looking up a
+        name is atomic, and the copy may be dropped right after the call anyway. `syncer` has its
+        own lock; neither lock is taken while the other is held. The sequencing thread alone uses
+        `is_removing` and `_is_late`, and calls `drop_all` and `bind`. The other fields never
+        change. The main thread calls `open_all` and `close`; any thread may call the rest.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Inboxes:
                 session's merged end on the only node of a cluster, `START` on others. Called by
                 several threads at once.
             index: the last instruction that `merged_to` includes. The node executes later ones
-                again, so nothing is merged yet of a copy that was begun after one of them.
+                again, so nothing of a copy begun after one of them is merged yet.
         """
 
         def open_one(name: str) -> str:
@@ -292,10 +292,11 @@ class Inboxes:
             self._damaged(found)
 
     def _give_up(self, name: str, error: RtError) -> str:
-        """Set a damaged copy aside if its contents can be copied again; return what to log.
+        """Set a damaged copy aside, unless no other node could replace it; return what to log.
 
-        The other nodes have what was merged, and the publisher still has the rest. The only node of
-        a cluster keeps the copy, and refuses the session.
+        The copy is filled again from the start: other nodes have what was merged of the session,
+        and its publisher still has the rest. A copy that could not be replaced stays in place, and
+        its session is refused until the copy is mended.
         """
         if self._alone():
             return f"{error}; this session is refused until it is mended"
@@ -314,8 +315,10 @@ class Inboxes:
         """Return the copy of the session that `identity` names, for `peer` to fill.
 
         Raises:
-            Refused: the disk is nearly full, the session belongs to another stream, another log has
-                its name, its id is malformed, or another peer fills it.
+            Refused: the disk is nearly full; the session belongs to another stream or publisher;
+                the log's id is all zeros, is retired, or is not that of the log with this name; the
+                publisher has diverged too often; or another thread fills, opens or gives up the
+                copy.
             Misuse: the session's name, or its group's, is not valid.
             CorruptLog: the copy is damaged.
         """
@@ -384,7 +387,7 @@ class Inboxes:
     def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
         """Open and return a copy, or replace it with an empty one if it is damaged.
 
-        The only node of a cluster does not replace it: the damage is raised.
+        If no other node could refill the empty copy, the damage is raised instead.
         """
         try:
             return self._open(name, identity, merged_to)
@@ -401,12 +404,12 @@ class Inboxes:
             return sorted(each.name for each in self._sessions.values() if each.has_diverged)
 
     def get(self, session: str) -> NodeInbox | None:
-        """Return the copy of a session, or None without one."""
+        """Return a session's copy; None if there is none."""
         state = self._sessions.get(session)
         return None if state is None else state.copy
 
     def appender_of(self, session: str) -> Appender | None:
-        """Return the appender of a session's copy, or None without one."""
+        """Return the appender of a session's copy; None if there is no copy."""
         state = self._sessions.get(session)
         return None if state is None or state.copy is None else state.copy.appender
 

@@ -24,7 +24,8 @@ class MissingSessions:
         Args:
             member: this node's member, which sends the requests.
             sessions: the copies on this node.
-            patience: searches in which a session did not grow before another node is asked for it.
+            patience: how often a session is found not to have grown before another node is asked
+                for it.
         """
         self._member = member
         self._sessions = sessions
@@ -35,8 +36,8 @@ class MissingSessions:
         """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
-            missing: the session of which the next instruction lacks bytes, and the end of these
-                bytes; None if it lacks none (`Execution.missing`).
+            missing: the session that lacks bytes for the next instruction, and the end of these
+                bytes; None if no bytes are missing (`Execution.missing`).
         """
         member = self._member
         if not member.holdings.others:

@@ -15,8 +15,8 @@ class NodeRelay:
 
     A `Relay` pushes as the session's publisher would, and gives way when the publisher connects.
 
-    Threads: a step of the duties calls `pass_on`, the thread that ends the node `stop`.
-        `_is_stopped` is set once; a pusher made at that moment ends with the process.
+    Threads: a step of the duties calls `pass_on`; the thread that ends the node calls `stop`.
+        `_is_stopped` is set once; a relay made at that moment ends with the process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ def held_copy(inboxes: Inboxes, session: str) -> HeldCopy | None:
 
 
 def relayed_end(inboxes: Inboxes, inbox: NodeInbox) -> Position:
-    """Return the end up to which a copy may be relayed: what is durable here.
+    """Return the position up to which a copy may be relayed: its durable end here.
 
     Raises:
         Refused: the copy was set aside.

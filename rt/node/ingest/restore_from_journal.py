@@ -2,7 +2,7 @@
 
 The journal carries small updates, and their copies are synced later. If a node is alone, no other
 node has these bytes, and the publisher may have deleted them. After the restore, such a node's
-copies contain all that was merged, so a copy that ends earlier is damaged, not torn.
+copies contain all that was merged, so a copy that ends before the merged end is damaged, not torn.
 """
 
 import logging
@@ -37,7 +37,7 @@ def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
 
 
 def read_instruction(entry: Entry) -> Instruction | None:
-    """Return an entry's instruction; None if it cannot be read, so that it has no effect."""
+    """Return an entry's instruction; None if it cannot be read, and so has no effect."""
     try:
         return decode_instruction(entry.command)
     except PeerError:

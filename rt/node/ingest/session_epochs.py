@@ -22,7 +22,7 @@ class SessionEpoch(NamedTuple):
 
     Attributes:
         after: the index of the instruction; 0 if no instruction did.
-        retired: ids of logs that may not be pushed again, separated by spaces; "" if any may.
+        retired: ids of logs that may not be pushed again, separated by spaces; "" if none.
     """
 
     after: int = 0

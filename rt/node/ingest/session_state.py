@@ -18,14 +18,14 @@ class SessionState:
 
     | what happens                      | what it changes                                        |
     |-----------------------------------|--------------------------------------------------------|
-    | a source comes, or a start        | `begin`, `open`, `end`: the copy is opened              |
+    | a source comes, or the node starts| `begin`, `open`, `end`: the copy is opened              |
     | damage, or other bytes were agreed| `set_aside`: the copy goes; the publisher gets a strike |
     | reset, forgotten, expired, taken  | `drop`: the copy goes, its log is retired, no strikes   |
     | opened, taken over, closed        | `ownership`, `take_wrong_copy`: another log's copy goes |
     | a power cut                       | `begun` is read again from the disk, the copy is found  |
 
-    It has no lock: `Inboxes` changes it under its own. `begun`, `copy` and `ownership` are
-    replaced and never changed, so any thread may read them.
+    A state has no lock: `Inboxes` changes it under the lock of `Inboxes`. `begun`, `copy` and
+    `ownership` are replaced and never changed, so any thread may read them.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class SessionState:
     # Transitions
 
     def begin(self) -> None:
-        """Refuse all sources until `end`: the session's copy is opened, set aside or removed."""
+        """Refuse all sources until `end`, while the copy is opened, set aside or removed."""
         self._busy += 1
 
     def end(self) -> None:
@@ -76,15 +76,15 @@ class SessionState:
         self.copy = copy
 
     def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
-        """Give up the session's copy, as damaged or different; return it, None if there was none.
+        """Give up the copy because it is damaged or has diverged; return it, None if there is none.
 
-        If two copies in a row are damaged at the same position, the second counts as different: the
-        cause is not the disk, but a publisher whose frames are at other positions than the merged
+        If two copies in a row are damaged at the same position, the second counts as diverged: the
+        cause is not the disk, but a publisher whose frames have positions other than the merged
         ones.
 
-        A publisher that filled two copies with other bytes than the agreed ones is refused until
+        A publisher that filled two copies with bytes other than the agreed ones is refused until
         this node restarts. It may have filled the first copy before it lost unsynced bytes, but the
-        second shows what it has now.
+        second copy shows what the publisher has now.
         """
         copy = self.take_copy()
         is_damaged_again = damaged_at is not None and damaged_at == self.damaged_at
@@ -114,9 +114,9 @@ class SessionState:
             self.begun = _NEVER
 
     def take_wrong_copy(self) -> NodeInbox | None:
-        """Give up a copy of another log than the agreed one; return it, None if there is none.
+        """Give up the copy if its log is not the agreed one; return the copy given up, or None.
 
-        If a publisher that is not the owner fills the session's copy, its connection is refused.
+        If a publisher other than the owner fills the copy, that publisher's connection is refused.
         """
         copy, known = self.copy, self.ownership
         if copy is None or known is None:
@@ -158,7 +158,7 @@ class SessionState:
             )
 
     def demand_log(self, log: str) -> None:
-        """Raise `Refused` if this log was retired, or another log has the name."""
+        """Raise `Refused` if this log is retired, another has the name, or a copy is removed."""
         if self.is_retired(log):
             raise Refused(
                 "other-log",
@@ -198,8 +198,8 @@ def _other_log(session: str, bound: str, log: str, pushed_by: str) -> Refused:
         session: the name.
         bound: the id of the log that has the name.
         log: the id of the refused log.
-        pushed_by: the publisher that is pushing the log `bound`, or "". If there is one, nothing
-            was lost, and resetting the session would harm it.
+        pushed_by: the publisher that is pushing the log `bound`, or "". If there is one, no log was
+            lost, and resetting the session would harm that publisher.
     """
     ours, theirs = bound[:_ID_SHOWN], log[:_ID_SHOWN]
     if pushed_by:
