@@ -13,8 +13,8 @@ from sequencer.ledger.instruction import Note, note_digest
 _TRIES: Final = 8  # to change a note, if other changes always come first
 
 
-# Has a note agreed on. It is called with the note, a function that tells whether the note is
-# executed, and `may_repeat`; see `rt.node.agree.latest.decided`.
+# A function that has a note agreed on. Its arguments are the note, a function that returns whether
+# the note is executed, and `may_repeat`; see `rt.node.agree.latest.decided`.
 Decide = Callable[..., Steps[None]]
 
 

@@ -25,10 +25,11 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
         view: the node's view, with the end of the log and its number of messages.
 
     Returns:
-        `next`, the position of the first unacknowledged message, or the end of the log if there is
-        none, or `position` if messages after it were archived unacknowledged; `messages` and
-        `bytes`, how many follow, without archived ones; and `seconds`, from the merging of the
-        first message that follows to that of the last. Empty if the log is damaged there.
+        `next` is the position of the first unacknowledged message, or the end of the log if there
+        is none. If unacknowledged messages were archived, it is where the archived part begins.
+        `messages` and `bytes` are how many follow, without archived ones. `seconds` is how much
+        later the last message was merged than the first that follows. The dictionary is empty if
+        the log cannot be read there.
     """
     try:
         gap, first = _first_after(log, position)

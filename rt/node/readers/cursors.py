@@ -64,8 +64,8 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Open a cursor for the reader that asks, at the log's start if new; return its state.
 
-        `Refused` (`held`) if another reader that is alive has the cursor, unless the request has
-        `takeover` `fence`.
+        Raises `Refused` (`held`) if another reader that is alive holds the cursor, unless the
+        request's `takeover` is `fence`.
         """
         takeover = request.get("takeover", "refuse")
         if takeover not in _TAKEOVERS:
@@ -73,7 +73,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         name, share = str(request.get("name")), str(request.get("share", ""))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            # A holder of a forgotten namesake may still report: epochs must not repeat.
+            # The holder of a forgotten cursor of this name may still report: no epoch may repeat.
             cursor = known or RegisteredCursor(
                 name, identity.name, role=identity.role.value, epoch=self._now_ns() // MS_NS
             )
@@ -139,7 +139,9 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         return {"cursors": rows, "end": str(view.end)}
 
     def _reached(self, position: Position) -> Steps[Position]:
-        """Wait until this node has merged up to `position`, as another node may have; return it.
+        """Wait until this node has merged up to `position`; return `position`.
+
+        The reader may have pulled from a node that merges earlier than this one.
 
         Raises:
             Refused: nothing is merged up to that position.

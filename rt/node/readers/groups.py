@@ -53,7 +53,7 @@ class Worked(NamedTuple):
     Attributes:
         group: the group afterwards.
         handed_out: numbers of the claims that the member received.
-        lost: numbers in the request that are no longer numbers of claims.
+        lost: numbers of claims in the request that the member no longer has.
         is_agreed: whether a compare-and-set has proved that this node knew the group's current
             state.
     """
@@ -114,13 +114,13 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         )  # fmt: skip
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
-        # As of the latest: a member without `follow` stops at the end of the log.
+        # On the latest state, since a member without `follow` stops at the end returned here.
         begin = min((yield from self.resolved(request, "earliest")), self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
                 self.demand_room(identity)
-                # Members of a forgotten namesake may still report: numbers must not repeat.
+                # Members of a forgotten group of this name may still report: no number may repeat.
                 return replace(wanted, next=begin, number=self._now_ns() // MS_NS)
             demand_owner(known, identity)
             _demand_same(known, wanted)
@@ -237,12 +237,12 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     def _taken(
         self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]], lost: list[int]
     ) -> ReadingGroup:
-        """Return the group after a member's reports, ignoring those about lost claims.
+        """Return the group after a member's reports; reports about lost claims are ignored.
 
-        Adds to `freed` the claims without a holder, each with its delay. The caller uses them only
-        once the change is made, since another change may come first and use the same number. Adds
-        to `lost` the claims that are taken from the member as a whole, since a full group cannot
-        split off a rejected message.
+        Claims that have no holder any more are added to `freed`, each with its delay. The caller
+        uses them only once the change is made, since another change may come first and use the same
+        number. If the group is full, it cannot split off a rejected message: the member loses the
+        whole claim, whose number is added to `lost`.
         """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
@@ -263,8 +263,9 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
         """Return the group with one more range handed out, as its last claim; None if none can be.
 
-        A suspect range, which was handed out often, goes only to a member that holds nothing else,
-        and that member gets nothing besides: if it dies, only this range can be the cause.
+        A range that was handed out often is suspect. It goes only to a member that holds nothing
+        else, and this member gets nothing more meanwhile: if the member dies, only this range can
+        be the cause.
         """
         held = [each for each in group.claims if each.number in said.held]
         if not said.is_idle and any(group.is_suspect(each) for each in held):

@@ -93,7 +93,7 @@ class ReaderNotes(Generic[Record]):
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[Record | None, bool]]:
-        """Change a record; return it and whether it is agreed on.
+        """Change a record; return it, and whether a majority has just agreed on it.
 
         Arguments and errors as for `ChangedNotes.change`, except that `change` takes the current
         record, or None, and returns the new one, or None to remove it.
