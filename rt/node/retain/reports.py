@@ -71,7 +71,7 @@ class RetentionReports:
         """Record another node's report.
 
         Returns:
-            Whether this node leads, and a majority now has a later instruction durably than before.
+            Whether this node leads, and a majority now durably has a later instruction than before.
         """
         self._latest[sender] = report
         if sender == self._member.engine.leader:
@@ -96,7 +96,7 @@ class RetentionReports:
             self._raise_settled(index)
 
     def living(self, now_s: float) -> dict[str, RetentionReport]:
-        """Return the reports of the nodes heard from lately."""
+        """Return each node's last report, if it arrived in the last 25 s."""
         return {
             name: report
             for name, report in self._latest.copy().items()

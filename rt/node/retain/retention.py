@@ -45,7 +45,7 @@ _TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded 
 # of the limit.
 _COMING_PART: Final = 4
 _GROWTH_S: Final = 0.2  # between two measurements of the growth
-# From a decision to empty files: a turn of retention, the instruction, the next snapshot.
+# From a decision until files are empty: a turn of retention, the instruction, the next snapshot.
 _REACTION_S: Final = 0.3
 _NS: Final = 1_000_000_000
 _NEVER_NS: Final = (1 << 63) - 1
@@ -76,7 +76,7 @@ class MergedGrowth:
         self.coming = 0  # bytes expected to be merged while a decision is carried out
         self._looked_s = float("-inf")
         self._bytes = 0  # merged by then
-        # the active file, and when it was first seen by the monotonic clock; None before
+        # the active file, and when it was first seen, by the monotonic clock; None at first
         self._active: tuple[Position, int] | None = None
 
     def look(self, ledger: Ledger, now_s: float) -> None:
@@ -143,7 +143,7 @@ class Retention:
         """The time that the nodes last agreed on plus the time since, in ns since the epoch.
 
         A node at rest compares clocks only every 10 s, but decisions in between need the present
-        time.
+        time. Until the nodes have agreed on a time, this is the machine's.
         """
         if not self.clock.is_set:
             return self.machine.now_ns()
@@ -251,7 +251,7 @@ class Retention:
         return None if report is None else report.durable_index
 
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
-        """The latest reports of this node and of the voters."""
+        """Return the recent reports of this node and of the voters."""
         counted = {*self._member.holdings.voters, self._member.name}
         living = self._reports.living(now_s)
         return {name: report for name, report in living.items() if name in counted}

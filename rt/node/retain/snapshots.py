@@ -13,8 +13,9 @@ from sequencer.journal.journal import Journal
 from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
-# Instructions kept until a majority has them; memory holds the same amount. At 1,000 a second of
-# 200 bytes that is five minutes, in which a node that was away copies tens of gigabytes.
+# Bytes of instructions kept until a majority has merged them; memory holds as many. With 1,000
+# instructions a second of 200 bytes each, they last five minutes: long enough for a node that was
+# away to copy tens of gigabytes.
 KEPT_BYTES_MAX: Final = 64 << 20
 
 

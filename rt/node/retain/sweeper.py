@@ -64,7 +64,7 @@ class NodeSweeper:
         return max(ends, default=START)
 
     def durable_index(self, end: Position) -> int:
-        """Return the last saved instruction whose output ends by `end`."""
+        """Return the last saved instruction whose output ends at or before `end`."""
         return max((saved.instruction for saved in self._saved if saved.end <= end), default=0)
 
     def start(self, loop: EventLoop, failed: Callable[[Exception], None]) -> None:
