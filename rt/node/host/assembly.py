@@ -69,7 +69,7 @@ def build_member(
 
     Raises:
         CorruptLog: the merged log is damaged.
-        Misuse: the configuration lists no other node, but the log has some.
+        Misuse: the configuration lists no other node, but the log has other members.
     """
     state, agreement, names = opened.state, settings.agreement, settings.member_names
     ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)

@@ -105,7 +105,7 @@ class Node:
                 differs from the audited one.
         """
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
-        _check_files(settings)  # so does this: a half-created state would be in the way
+        _check_files(settings)  # also fails early: a half-created state would be in the way
         self.settings = settings
         self._about = about
         self._ending = Ending(self._halt, about)
@@ -177,7 +177,7 @@ class Node:
         )
 
     def _agree_on_members(self) -> None:
-        """Propose to admit only certificates that name the cluster, if those of all members do."""
+        """Propose to admit only certificates that name the cluster, if all members' do."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._admission.bind(self.peers.holders, self.pipeline.sequencer.order)
 
@@ -336,7 +336,8 @@ class Node:
     def damaged(self, error: CorruptLog, growing: bool) -> None:
         """Have damage in the merged log repaired (`replicator.host.Host`).
 
-        `growing` says that the damage is in the active file, which a node alone only reports.
+        `growing` says whether the damage is in the active file, not in a rolled one. An active file
+        is set aside, except by a cluster's only node, which just logs the damage.
         """
         if not growing:
             self.scrubber.suspect(error)
@@ -430,7 +431,7 @@ class Node:
         }  # fmt: skip
 
     def certificate_warning(self) -> str:
-        """Return what must be done about the node's certificate, or ""."""
+        """Return what must be done about the node's certificate; "" if nothing."""
         return renewal_warning(certificate_files(self.settings.certs, self.settings.name))
 
     def _serve_status(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:

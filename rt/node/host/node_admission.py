@@ -79,7 +79,7 @@ class NodeAdmission:
         return f"{name!r} is not a node of this cluster"
 
     def binding(self, peer: PeerIdentity) -> str:
-        """Return why a certificate does not belong to this cluster's node of that name, or ""."""
+        """Return why a certificate is not that of this cluster's node of its name; "" if it is."""
         if not self._settings.cluster_id:
             return ""  # a node alone, founded without an id
         if peer.clusters:
@@ -93,7 +93,7 @@ class NodeAdmission:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Propose to admit only certificates that name the cluster, once those of all members do.
+        """Propose to admit only certificates that name the cluster, once all members' do.
 
         Args:
             holders: the identity in the certificate of each member's last connection, by name.

@@ -203,7 +203,7 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Stop sequencing, and have the received bytes synced; return at once."""
+        """Stop sequencing, and have the received bytes synced, without waiting for either."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 
@@ -245,7 +245,7 @@ class NodePipeline:
 def can_wait(
     sender: str, messages: Sequence[bytes], view: NodeView, *, is_pulled: bool, is_reading: bool
 ) -> bool:
-    """Whether `messages` from `sender` may be handled later: with its next ones, or at a tick.
+    """Whether `messages` may be handled later: with the sender's next ones, or at a tick.
 
     A commit notice may wait if no puller reads here, since the leader has already served and
     acknowledged the entry. A follower's reply may wait if no proposal is undecided and no read is

@@ -26,10 +26,11 @@ Asking = Callable[[Address, Fields, Collection[CertificateRole]], Fields]
 class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
-    A promoted copy no longer serves the old log, so a mirror that still serves it was not promoted.
-    A node that knows, or learns from an answer, that its log has ended may start: it serves no
-    client, and seals its cluster. In a process with several streams, each stream asks about its own
-    log only.
+    The node may start if another node has a confirmed leader. It also may if a mirror at the
+    standby site still serves the node's log: a mirror that was promoted no longer serves it.
+    Finally, it may start if it knows, or learns from an answer, that its log has ended; it then
+    serves no client, and seals its cluster. In a process with several streams, each stream asks
+    about its own log only.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class StandbyGate:
             settings: the node's settings.
             asking: sends a request to the node or mirror at an address, and returns the answer. The
                 peer's certificate must have one of the given roles. None to ask over TLS.
-            known: given the id of this node's log, returns the signed statements by which logs have
-                ended, as far as this node has them. None to read them from its directory.
+            known: takes the id of this node's log; returns the signed statements about ended logs
+                that this node has. None to read them from its directory.
 
         Raises:
             Misuse: an address is malformed.
@@ -63,7 +64,7 @@ class StandbyGate:
         try:
             identity = read_log_identity(merged_directory(settings.root, settings.stream))
         except (RtError, OSError):
-            return True  # its start says what is wrong
+            return True  # starting it reports what is wrong
         if identity is None:  # there is nothing that could have been given up
             return True
         known = self._known(identity.id)
@@ -77,7 +78,7 @@ class StandbyGate:
         )
 
     def _has_ended(self, known: Successions) -> bool:
-        """Whether the log has ended, by the statements received; store these durably first."""
+        """Whether the statements received end the log; store them durably before answering."""
         known.keep()
         return known.ended is not None
 

@@ -121,7 +121,7 @@ def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
 
     Raises:
         Misuse: the log is not the one that the cluster's files were made for, or not a merged log.
-        CorruptLog: it is damaged.
+        CorruptLog: the log is damaged.
     """
     storage = settings.storage
     carried = read_carried(storage.founded_state) if storage.founded_state else None

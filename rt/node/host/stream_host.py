@@ -26,8 +26,8 @@ class StreamHost:
 
     Threads: the owner's thread calls every method and alone uses the fields, except that any thread
         may call `stuck` and read `settings`, `nodes` and `failures`, which are replaced whole.
-        Several threads make and start streams at once; they share only `_port`, which is open by
-        then.
+        Several threads make and start streams in parallel; these threads share only `_port`, which
+        is open by then.
     """
 
     def __init__(self, settings: NodeSettings, *, on_role: OnRole | None = None) -> None:
@@ -138,7 +138,7 @@ class StreamHost:
             self._port.loop.stop()
 
     def _made(self, settings: NodeSettings) -> Node | Exception:
-        """Return a stream's node, or the error; several threads may call it at once."""
+        """Make and return a stream's node, or return the error; called by threads in parallel."""
         try:
             about = f"stream {settings.stream}: " if self.settings.streams else ""
             with speaking(about):
