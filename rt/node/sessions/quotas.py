@@ -29,8 +29,8 @@ class SessionQuotas:
     """SessionQuotas: the default quota of publishers, and exceptions for some of them.
 
     Attributes:
-        default: the quota of every publisher.
-        publishers: limits by publisher that override the default; None is no limit.
+        default: the quota of a publisher without limits of its own.
+        publishers: for some publishers, limits that override the default; None means no limit.
     """
 
     default: Quota = NO_QUOTA
@@ -48,8 +48,8 @@ class SessionQuotas:
         """Return the quotas with limits changed, for all publishers or for one.
 
         Args:
-            given: a JSON object of sizes or numbers, or `none` for no limit; for one publisher also
-                `default`, to use the default limit.
+            given: a JSON object with a size or a number for each changed limit, or `none` for no
+                limit. For one publisher, `default` restores the default limit.
             publisher: the publisher's name; "" for all.
 
         Raises:

@@ -39,13 +39,14 @@ class SessionWatch:
     """SessionWatch: reports which sessions are pushed here; a leader opens and ends sessions.
 
     The leader measures silence with its monotonic clock, beginning once a majority has reported.
-    How long a session has been closed is measured by the agreed time of the instruction that closed
-    it. Executing an instruction reads no clock. Only the thread that steps the duties calls it.
+    How long a session has been closed is measured from the agreed time of the instruction that
+    closed it. Executing an instruction reads no clock. Only the thread that steps the duties calls
+    this class.
 
     Attributes:
-        fresh: sessions that the nodes have perhaps not opened yet. While there are any, or when
-            this node has begun or ceased to lead, a turn is due before anything is merged, since a
-            session is opened before its first message is merged.
+        fresh: sessions that may not be open yet. A session is opened before its first message is
+            merged. So a turn is due before anything is merged while there are such sessions, and
+            after this node has begun or ceased to lead.
         led: whether this node led at the last turn.
         next_look_s: when all sessions are checked again.
     """
@@ -88,11 +89,11 @@ class SessionWatch:
         return bool(self._has_news or self.fresh or self._silent_s or self._due)
 
     def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
-        """Check all sessions if it is time; open new ones at once.
+        """Open new sessions; if it is time, check all sessions.
 
         Args:
             now_s: a monotonic clock, in seconds.
-            changed: sessions of which this node has received more, or has a new copy.
+            changed: sessions whose copy here has grown or is new.
             is_stirred: whether a publisher may have come or gone.
         """
         self._now_s, member = now_s, self._member
@@ -224,16 +225,16 @@ class SessionWatch:
         return found
 
     def _is_over(self, session: str, known: Ownership, policy: SessionPolicy) -> bool:
-        """Whether a session was closed for long enough, and all that a majority holds is merged."""
+        """Whether a session was closed long enough, and all of it that a majority has is merged."""
         if self._clock.now_ns - known.closed_ns < policy.expire_s * 1e9:
             return False
         merged_to = self._member.executor.ledger.merged_to(session)
         return self._member.holdings.agreed(session) <= merged_to
 
     def _may_expire(self, session: str, due: Due) -> bool:
-        """Whether all that a majority holds is certainly merged, and durable in merged logs.
+        """Whether all of a session that a majority may hold is merged, and durably so.
 
-        Until then, a power cut may leave merged messages nowhere but in the copies.
+        Until then, a power cut may leave merged messages only in the copies, which expiry removes.
         """
         merged_to = self._member.executor.ledger.merged_to(session)
         may_hold_more = self._member.holdings.may_reach(session, merged_to, due.reported)
