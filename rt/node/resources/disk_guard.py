@@ -13,10 +13,10 @@ from rt.limits import MIB
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.05
-# What may arrive between two measurements, at 1 GB/s, received and merged. With less room than this
-# above the reserve, every check measures.
+# Bytes that may be received and merged between two measurements, at 1 GB/s each. With less room
+# than this above the reserve, every check measures.
 _COMING: Final = 100 * MIB
-REOPENS: Final = 1.25  # of the reserve, to reopen; otherwise it would open and close with each file
+REOPENS: Final = 1.25  # times the reserve must be free; else it would open and close for each file
 
 
 class DiskGuard:

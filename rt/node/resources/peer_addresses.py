@@ -14,9 +14,9 @@ _log: Final = logging.getLogger("rt.node")
 class PeerAddresses:
     """PeerAddresses: where the log and the configuration file say that other nodes are.
 
-    The log's address of a node is tried first. An address is a hint: the node that answers must
-    prove its name by a certificate. So the file's address is tried as well, which helps when all
-    nodes of a cluster have moved at once.
+    The log's address of a node is tried first, then the file's, which helps when all nodes of a
+    cluster have moved at the same time. Trying a wrong address does no harm, since the node that
+    answers must prove its name by a certificate.
 
     Threads: the thread that calls `follow` replaces the mapping `now`, which is never modified, so
         any thread may read it. `listener` is set once, before any thread starts.
