@@ -12,9 +12,9 @@ from rt.position import FILE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """StorageSettings: when a node rolls, removes or scrubs files, saves snapshots, refuses data.
+    """StorageSettings: when a node rolls, removes and scrubs files, and saves its state.
 
-    It also names the log that the cluster was founded from, if any.
+    They also say when the node refuses new data, and which log the cluster was founded from.
     """
 
     file_bytes: Bytes = field(
