@@ -42,10 +42,10 @@ def is_due(pin_bytes: int, stored_ns: int, now_ns: int) -> bool:
 
 
 class Pins:
-    """Pins: tracks whether the owners of pins may still hold files; for one thread at a time.
+    """Pins: tracks whether the owners of pins may still hold files.
 
-    A pin lasts for a week after its reader was last heard of, as a lease does. On the leading node
-    it ends ten minutes after its owner's grant was revoked.
+    A pin lasts for a week after its reader was last heard from, as a lease does. On the leading
+    node it ends ten minutes after its owner's grant was revoked. One thread at a time may use this.
     """
 
     def __init__(self, may_lease: MayLease) -> None:

@@ -17,7 +17,7 @@ Parsed = TypeVar("Parsed")
 def readable(
     notes: Mapping[str, str], kind: str, parse: Callable[[str], Parsed]
 ) -> tuple[list[Parsed], list[str]]:
-    """Return the readable notes of a kind, by name, and the names of unreadable ones.
+    """Return the readable notes of a kind, sorted by name, and the names of unreadable ones.
 
     A newer version's note must not stop a node: the node would stop again after every start.
 

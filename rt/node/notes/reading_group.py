@@ -26,7 +26,7 @@ class RangeClaim(NamedTuple):
     """RangeClaim: a range of messages held by one member, or waiting to be handed out again.
 
     Attributes:
-        number: unique in the group, so that messages from an earlier holder are refused.
+        number: unique in the group, so that reports of an earlier holder are refused.
         first: position of the first message that is not done.
         end: the position after the range's last message.
         deliveries: upper bound of how often the first message was handed out.
@@ -41,9 +41,10 @@ class RangeClaim(NamedTuple):
     is_rejected: bool = False
 
     def done_to(self, position: Position) -> "RangeClaim":
-        """Return the claim without the messages before a position, its delivery count reset.
+        """Return the claim without the messages before a position.
 
-        The later messages may have been delivered less often than the first one.
+        Its delivery count is lowered, since the messages left may have been delivered less often
+        than the first one.
         """
         if position <= self.first:
             return self
@@ -61,7 +62,7 @@ class ReadingGroup:
         name: the group's name.
         owner: name in the certificate of its members.
         role: role in that certificate.
-        next: start of what was never handed out.
+        next: position from which on nothing was ever handed out.
         number: number of the last claim.
         claims: the ranges before `next` that are not done.
         silence_s: a claim is handed out again after its holder was silent for this long.
@@ -127,7 +128,7 @@ class ReadingGroup:
         return bool(self.dead_letters) and claim.deliveries > most
 
     def is_suspect(self, claim: RangeClaim) -> bool:
-        """Whether a claim was handed out so often that its holder gets no other claim beside it."""
+        """Whether a claim was handed out so often that its holder may have no other claim."""
         return claim.deliveries >= (self.max_deliveries if claim.is_rejected else SUSPECT)
 
     def belongs_to(self, identity: PeerIdentity) -> bool:
@@ -175,9 +176,9 @@ class ReadingGroup:
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
-        """Return the group with a claim given back by its holder; this delivery does not count.
+        """Return the group with a claim given back by its holder.
 
-        No handler has received the rest of the claim.
+        This delivery does not count, since no handler has received the rest of the claim.
         """
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
@@ -233,5 +234,5 @@ def _claim(
 
 
 def groups_of_notes(notes: Mapping[str, str]) -> list[ReadingGroup]:
-    """Return the groups of a stream that this version can read, by name."""
+    """Return the groups of a stream that this version can read, sorted by name."""
     return readable(notes, GROUP_NOTE, parse_reading_group)[0]

@@ -37,7 +37,7 @@ class RegisteredCursor:
         epoch: starts as the time of registration in ms and grows with each opening or move;
             acknowledgements with an older epoch are refused.
         holder: the present reader, for display; "" if the cursor was released.
-        silence_s: after this long without a message of its holder, another may take it over.
+        silence_s: how long its holder must be silent before another reader may take it over.
         pin_bytes: bytes of unacknowledged messages kept from the archiving rules `time` and
             `limit`; 0 keeps nothing.
         stored_ns: when this was stored, ns since the epoch.
@@ -93,5 +93,5 @@ def parse_registered(text: str) -> RegisteredCursor:
 
 
 def cursors_of_notes(notes: Mapping[str, str]) -> list[RegisteredCursor]:
-    """Return the registered cursors of a stream that this version can read, by name."""
+    """Return the registered cursors of a stream that this version can read, sorted by name."""
     return readable(notes, CURSOR_NOTE, parse_registered)[0]
