@@ -27,10 +27,10 @@ class PeriodicSampler:
     """PeriodicSampler: publishes samples of a node, and logs stalls and a line of statistics.
 
     Threads:
-        Any thread may call `look`; a thread of the pool does so repeatedly. `_turn` is held during
-        a look, whose thread uses `sampler`, `_stalled` and `_said`, adds to `trend`, and replaces
-        `sample`: a value that never changes, and that any thread may read. `pause_s` is read
-        before each pause, and so is `_watched_s`, which any thread may set.
+        Any thread may call `look`; a thread of the pool does so repeatedly. The thread in `look`
+        holds `_turn`; it alone uses `sampler`, `_stalled` and `_said`, adds to `trend` and replaces
+        `sample`. Any thread may read `sample`, since a sample never changes. `pause_s` and
+        `_watched_s` are read before each pause; any thread may set `_watched_s`.
     """
 
     def __init__(

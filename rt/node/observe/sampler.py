@@ -42,12 +42,12 @@ class Watched:
         inboxes: returns the copies of sessions.
         merged: counts of what was merged since the start.
         record: the clients of the node's server.
-        peers: the other nodes; None without any.
+        peers: the other nodes; None if there are none.
         guard: guard of the node's disk.
         leadership: which node leads.
         latencies: histograms by name.
         scrub: returns the results of scrubbing.
-        late: the check of frames that were accepted unchecked; None without one.
+        late: the check of frames that were accepted unchecked; None if there is no such check.
     """
 
     view: Callable[[], NodeView]
@@ -133,7 +133,7 @@ class NodeSampler:
             inbox.session, peer, received, durable, merged, traffic, bytes_per_s, connected_ns,
             last_ns, waiting_s,
         )  # fmt: skip
-        return seen if view == seen else view  # of 10,000 idle sessions, two views would be 4 MB
+        return seen if view == seen else view  # a second view of 10,000 idle ones would be 4 MB
 
     def _client(self, client: ClientView, end: Position, now_s: float) -> ClientView:
         """Return a client's view, with how long its oldest unsent bytes have waited.

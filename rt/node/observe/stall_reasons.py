@@ -16,7 +16,7 @@ def stalls_of(sample: NodeSample) -> dict[str, str]:
 
 
 def names_by_hop(sample: NodeSample) -> dict[str, list[str]]:
-    """Return the sessions or subscribers that wait for each hop that does not move, by hop."""
+    """For each hop that does not move, return the sessions or subscribers that wait for it."""
     hops: dict[str, list[str]] = {}
     for name in sample.stalled:
         hop, _, what = name.partition(" ")
