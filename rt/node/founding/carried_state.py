@@ -1,4 +1,4 @@
-"""CarriedState: the state that a cluster agreed on beside its merged log, as kept by a standby."""
+"""CarriedState: what a cluster agreed on besides its merged log, as a standby keeps it."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ class CarriedState:
         }  # fmt: skip
 
     def fresh_names(self, count: int) -> tuple[str, ...]:
-        """Return names for a new cluster's nodes that differ from the names of the old cluster's.
+        """Return names for a new cluster's nodes that no node of the old cluster has.
 
         >>> CarriedState("s", "0" * 32, 1, {}, ("n1", "n3"), b"").fresh_names(2)
         ('n4', 'n5')

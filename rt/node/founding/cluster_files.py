@@ -144,7 +144,7 @@ def is_half_made(directory: str) -> bool:
 def _drafted(directory: str) -> Iterator[str]:
     """Yield a draft directory for a cluster's files; afterwards move them out, certificates last.
 
-    There is a cluster from the moment its certificates are in place.
+    The cluster exists once its certificates are in place.
     """
     draft = os.path.join(directory, _DRAFT)
     _remove_draft(directory, draft)
@@ -185,10 +185,9 @@ def founding_lines(
         log: the directory of a merged log.
         stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
-        state: the file of the state that a standby carried; "" without one.
-        log_id: the id of the new cluster's log; "" for a new id. With the id of `log`, existing
-            copies of that log continue; give that id only if the old cluster can merge nothing
-            more.
+        state: the file of the state that a standby carried; "" if there is none.
+        log_id: the id of the new cluster's log; "" for a new id. If it is the id of `log`, existing
+            copies of that log continue; use that id only if the old cluster can merge nothing more.
 
     Raises:
         Misuse: the directory is not a merged log of the stream, a file is missing, or the log is
@@ -200,8 +199,8 @@ def founding_lines(
     if founding.stream != stream:
         raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
     report = verify_log(open_log(log), lambda _size: None)
-    # A torn end after the state that was read from the headers is left out; before its end it is
-    # damage.
+    # A torn end is left out if all of the state that was read from the headers precedes it; an
+    # earlier one is damage.
     torn = [each for each in report.files if each.state is LogState.TORN]
     if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
@@ -328,7 +327,7 @@ def write_member(
         log_id: the id of the merged log, if it differs from the cluster's id.
 
     Raises:
-        Misuse: a file of that name exists for something else.
+        Misuse: a file of that name exists, and is another node's or another cluster's.
     """
     places = [Place(each, addresses[each], "") for each in sorted(addresses)]
     [place] = [each for each in places if each.name == name]

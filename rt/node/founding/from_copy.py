@@ -46,7 +46,7 @@ class Founding:
         ledger: the state. Policy, leases and cursors, which a merged log does not record, come from
             the state that a standby carried, if there is one.
         term: the term of the state's last instruction.
-        carried: the fingerprint of the state that a standby carried; "" without one.
+        carried: the fingerprint of the state that a standby carried; "" if there is none.
     """
 
     log: LogDirectory
@@ -77,7 +77,7 @@ def read_founding(
 ) -> Founding:
     """Read the state that a new cluster can continue from.
 
-    Only headers and events are read, some 100,000 frames a second, and their digests checked;
+    This reads only headers and events, some 100,000 frames a second, and checks their digests;
     `rt.inspect.verify` checks the rest.
 
     Args:
@@ -122,10 +122,10 @@ def read_founding(
 def _name_groups(
     ledger: Ledger, carried: CarriedState, merged: set[str], named: dict[str, frozenset[str]]
 ) -> None:
-    """Turn the sequence numbers of sessions, which the log records, into those of their groups.
+    """Turn the sequence numbers of sessions, which the log records, into numbers of their groups.
 
-    A session that began after the carried state may belong to a group, and the log does not say to
-    which. Then groups whose numbers it may have advanced must not continue.
+    If a session began after the carried state, the log does not say which group it is in, if any.
+    The groups whose numbers such a session may have advanced must not continue.
     """
     known = {group: frozenset[str]() for group in carried.groups.values()}
     for session, group in carried.groups.items():
