@@ -16,9 +16,10 @@ from rt.net.exchange import send_all
 Value = TypeVar("Value")
 _KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions
 _FRESH_S: Final = 1.0  # maximum age of an answer that is quick to make
-# An answer is reused for 50 times the processor time that making it took, so that answers take at
-# most 2% of a processor, but not for over a second. One that took over 250 ms is reused for 4 times
-# as long, so a quarter at most: an answer about 100,000 sessions is made every 12 s.
+# An answer is reused for 50 times the processor time that it took to make, but for at most a
+# second; making such answers takes at most 2% of a processor. One that took over 250 ms is reused
+# for 4 times that time, so it takes at most a quarter of a processor: an answer about 100,000
+# sessions is made every 12 s.
 _FRESH_COSTS: Final = 50.0
 _LONG_COSTS: Final = 4.0
 _CONNECTION_S: Final = 0.004  # processor time of a handshake and a thread
@@ -49,8 +50,8 @@ class _Kept:
 class SharedAnswers:
     """SharedAnswers: lets peers that ask the same question share an answer, to save work.
 
-    An answer is reused for a time that grows with the cost of making it. It is made again at once
-    if the state it was made from has changed, so that the author of a change sees the change.
+    An answer is reused for a time that grows with the cost of making it. It is not reused once the
+    state it was made from has changed, so that the author of a change sees the change.
 
     Threads: any thread may call any method. An entry of `_kept` is added or removed in one step.
         Each answer has its own lock, so that peers wait only for others with the same question.
@@ -77,16 +78,16 @@ class SharedAnswers:
         """Return the answer to a question.
 
         If `make` fails, the error is raised for every caller that was waiting for this answer, and
-        for none that asks later. If each of them tried again, a node that waits 10 s for its disk
-        would keep the last caller waiting for minutes.
+        for none that asks later. If each waiting caller made the answer again, a node that waits
+        10 s for its disk would keep the last of them waiting for minutes.
 
         Args:
             question: equal for callers that may share an answer.
             make: makes an answer.
             state: returns the state; an answer made in another state is not used.
             since_s: a time by the monotonic clock; an answer begun earlier is not used.
-            every_s: the shortest time between two answers in the same state, because making them
-                delays another thread; a caller that needs one begun after `since_s` waits for it.
+            every_s: the shortest time between two answers made in the same state, since making one
+                delays another thread. A caller that needs an answer begun after `since_s` waits.
         """
         asked_s = self._clock()
         kept = self._kept.setdefault(question, _Kept())
@@ -123,7 +124,7 @@ class AnswerMeter:
     """
 
     def __init__(self, admission: Callable[[], Admission] | None = None) -> None:
-        """Prepare; `admission` returns the object that charges peers; without it, nothing does."""
+        """Prepare; `admission` returns the object that charges peers; None charges none."""
         self._admission = admission
 
     def send(

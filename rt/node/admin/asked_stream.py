@@ -19,7 +19,7 @@ def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
 
 
 def demand_log(own: str, request: Fields) -> None:
-    """Refuse a request whose positions or claims belong to another log than the node's.
+    """Refuse a request whose positions or claims belong to a log other than the node's.
 
     A reader may ask a cluster that has taken over the stream while the reader's own copy still ends
     with messages that the new log does not have. Positions in that part mean nothing here.

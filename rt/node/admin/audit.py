@@ -20,8 +20,8 @@ _TEXT_LENGTH_MAX: Final = 200  # per value: enough to recognise, too little to a
 _VALUES_MAX: Final = 16
 _ASKED_LENGTH_MAX: Final = 2000  # of all values; encoded twice, 4 KB at most
 _LINE_EVERY_S: Final = 60.0
-# Lines that a client may cause at once; then it gets one a minute. With lines of 4 KB, the two
-# files hold what one client does in three weeks.
+# Lines that a client may cause without a pause; after that, it gets one a minute. With lines of
+# 4 KB, the two files hold what one client does in three weeks.
 _CLIENT_LINES: Final = 60
 BUDGETS_MAX: Final = 1024  # further kinds share one budget
 
@@ -47,8 +47,8 @@ class AuditLog:
 
     No other program writes the file; when it is full, it is kept as `.1` and a new one begins. A
     peer that repeats a request fifty times a second could crowd out others' lines. So each kind of
-    refusal (holder, request, reason) gets one line a minute, and a client that has used up its
-    initial budget gets one line a minute as well; each line says how many were left out before it.
+    refusal (holder, request, reason) gets one line a minute, and so does a client that has used up
+    its initial budget. Each line says how many were left out before it.
 
     Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """

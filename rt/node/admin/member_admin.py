@@ -179,9 +179,10 @@ class MemberAdmin:
 
 
 def _hand_over(engine: Raft, name: str) -> None:
-    """Hand leadership to the most advanced other member, then raise `Refused`.
+    """Hand leadership to the member heard from most recently, then raise `Refused`.
 
-    A leader cannot be removed; the refusal asks the client to try again.
+    Of several such members, the most advanced is chosen. A leader cannot be removed; the refusal
+    asks the client to try again.
     """
     status = engine.status()
     able = [p for p in status.peers if p.counts]

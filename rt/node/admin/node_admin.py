@@ -103,9 +103,9 @@ class NodeAdmin:
     """NodeAdmin: answers requests; each is a line of JSON, and its answer ends the connection.
 
     The request or its connection (`rt-admin/1/STREAM`) names the stream. A request that names
-    another stream is refused, and so is a change that names none; a question may omit it, as
-    clients of earlier versions do. With `keep`, the answer ends with a newline, and another request
-    may follow.
+    another stream is refused, and so is a change that names none; a question may omit the stream,
+    as those of earlier versions' clients do. With `keep`, the answer ends with a newline, and
+    another request may follow.
 
     A subscriber of the stream may ask questions and, if granted leases, hold files by a lease in
     its own name. Changes that concern everyone need the certificate of an operator, or of a node of
@@ -339,10 +339,10 @@ class NodeAdmin:
                 known.hear(text)
 
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
-        """Return an answer whose first line, a JSON object, also says where the log continues.
+        """Return an answer with news of successions added to its first line, a JSON object.
 
-        That is where another cluster continues the log, if one does, and the latest signed
-        statement about it, unless the request contained the same statement.
+        Added are where another cluster continues the log, if one does, and the latest signed
+        statement about that, unless the request contained the same statement.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}
@@ -405,8 +405,8 @@ class NodeAdmin:
     def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
         """Make a change and return its answer; record the change or its refusal in the audit log.
 
-        The record names two instructions, the last one executed before the change and the last one
-        executed once it was made. The change is among those after the first.
+        The record names two instructions: the last one executed before the change, and the last one
+        executed once it was made. The change is one of the instructions after the first of these.
         """
 
         def record(outcome: str, **facts: object) -> None:
@@ -473,8 +473,8 @@ class NodeAdmin:
     def _moved(self, request: Fields) -> Refused | None:
         """Return the refusal to send to peers if another cluster continues the log; else None.
 
-        A statement that only this node has received suffices, except against a request that itself
-        brings a statement.
+        A statement that only this node has received is enough to refuse, except if the request
+        itself brings a statement (`SUCCEED`).
         """
         if (moved := moved_away(self._sequencer.view.notes)) is not None:
             return moved
@@ -537,7 +537,8 @@ class NodeAdmin:
     def _end(self, request: Fields, identity: PeerIdentity) -> Fields:
         """With `latest`, return the stream's end; otherwise the end of what this node serves.
 
-        With `since`, a position, also return how many bytes are between that and the end.
+        With `latest`, a request may give a position as `since`; the answer then says how many bytes
+        are between that and the end.
         """
         view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
@@ -657,8 +658,8 @@ class NodeAdmin:
             words = "the merged log of this node is being copied, or is forked; ask another"
             raise Refused("undecided", words)
         end = self._sequencer.view.end
-        # The end is read first: a file rolled since is then in both, and the client drops one.
-        # In the other order it would be in neither.
+        # The active file's line and the end are read before the manifest. A file rolled in between
+        # is then in both line and manifest, and the client drops one; else it could be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(manifest_size(file), 0)
         shown_path = directory if is_whole else os.path.basename(directory)

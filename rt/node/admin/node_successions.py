@@ -48,8 +48,8 @@ class NodeSuccessions:
     """NodeSuccessions: sends and receives the authority's statements about a node's own log.
 
     A statement that ends the log is kept in the node's directory. The node then asks all nodes of
-    its cluster to seal it, as `rt standby fence` does, until a majority has agreed and each node
-    has received the statement.
+    its cluster to seal the cluster, as `rt standby fence` does, until a majority has agreed and
+    each node has received the statement.
 
     Threads: any thread may call any method. One thread at a time does the work that the timer puts
         aside; it uses `_told`, `_why` and `_asking`. The loop sets `_due_s` before that work, the
@@ -135,7 +135,7 @@ class NodeSuccessions:
     def _fence(self, word: Succession) -> None:
         """Ask the cluster's nodes to seal it, and send them `word`, which ended the log.
 
-        This is repeated: an operator may unseal the cluster at a node that lacks this statement.
+        This is repeated, since an operator may unseal the cluster at a node that lacks `word`.
         """
         if self._asking is None:
             text = next(each for each in self._known.texts if said_in(each) == word)

@@ -195,7 +195,7 @@ class SessionAdmin:
         # Before a majority has the merged log durably, a power cut of all nodes may leave merged
         # messages in the copies only.
         self._settle(index)
-        # That took seconds, in which its publisher may have come back.
+        # That took seconds, in which the session's publisher may have come back.
         life, known, _ = ask(lambda: self._ending(session, change))
         if life.before != first.before:
             raise Refused("changed", f"session {session!r} was merged further meanwhile")
@@ -203,10 +203,9 @@ class SessionAdmin:
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
-        """Return the change to order, and the indexes of two instructions.
+        """Return the change to order, and two instructions by index.
 
-        The first index is that of the session's last change, the second that of the last
-        instruction executed.
+        These are the session's last change and the last instruction executed.
         """
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
@@ -220,23 +219,24 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Wait at most 3 s until no node reports a publisher of the session.
+        """Wait until no node reports a publisher of the session, for at most 3 s.
 
-        A publisher or a leader may just have left. If one is still reported, later checks refuse
-        the request.
+        A publisher may just have left, or this leader may be new and lack reports. If a publisher
+        is still reported after the wait, later checks refuse the request.
         """
         holdings = self._member.holdings
 
         def is_free() -> bool:
             return holdings.hears_publishers and not holdings.presence.find(session)
 
-        with suppress(Refused):  # what follows refuses it, if it must
+        with suppress(Refused):  # later checks refuse the request if they must
             self._wait(Until(lambda: self._sequencer.ask(is_free), _REPORTED_S))
 
     def _await_merged(self, session: str, since: int) -> None:
         """Wait until everything that a majority may hold of a session is merged.
 
-        The majority may have acknowledged it. Only reports after the round `since` count.
+        What a majority holds may have been acknowledged. Only reports after the round `since`
+        count.
 
         Raises:
             Refused: that takes longer than 3 s.
@@ -269,9 +269,9 @@ class SessionAdmin:
             )
 
     def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse to end a session of which another node holds more than this node.
+        """Refuse to end a session if another node holds more of it and no checked copy is here.
 
-        Without the log's id, which only a copy has, the log could not be retired: it could be
+        Only a copy has the log's id. Without the id, the log could not be retired: it could be
         pushed again and merged twice.
         """
         member = self._member

@@ -49,15 +49,15 @@ class StandbyAdmin:
             member: this node's member.
             copies: this node's copies of sessions.
             change_note: changes a note by agreement, like `ChangedNotes.change`.
-            successions: knows the signed statement that ended the node's log, if there is one; None
-                to check for none.
+            successions: knows the signed statement that ended the node's log, if there is one. None
+                to check for no such statement.
             is_own: whether publishers whose grants name no stream may push here.
         """
         self._settings, self._is_own = settings, is_own
         self._sequencer, self._member, self._copies = sequencer, member, copies
         self._change_note, self._successions = change_note, successions
         self._authority = certificate_files(settings.certs, settings.name).ca
-        # By a mirror's name, the position up to which it has the log durably, as it said last.
+        # For each mirror, by name, the position up to which it last said that it has the log.
         self._reached: dict[str, Position] = {}
 
     @property
@@ -80,7 +80,7 @@ class StandbyAdmin:
             self._reached[identity.name] = position
 
     def _reach(self, _request: Fields, identity: PeerIdentity) -> Fields:
-        """Return up to which position each standby that reports here has the log, by name.
+        """For each standby that reports here, return the position up to which it has the log.
 
         Publishers keep their files until the standbys have the messages.
 
