@@ -94,7 +94,7 @@ class CatchUp:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
-        If the source has less than this node, the copy need not wait for it, since the source may
+        If the source has less than this node, the copy does not wait for more, since the source may
         itself be waiting for this node.
 
         Raises:

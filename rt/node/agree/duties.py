@@ -237,8 +237,8 @@ class Duties:
     def end(self) -> None:
         """Save a last snapshot of the state; errors as for `step`.
 
-        A running copy of the merged log from another node is stopped. The log stays closed then,
-        since the copy may still be writing to it.
+        A running copy of the merged log from another node is stopped. In that case the log stays
+        closed, since the copy may still be writing to it.
         """
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()

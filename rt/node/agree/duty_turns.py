@@ -19,7 +19,7 @@ SLOW_S: Final = 0.01
 
 
 class DutyTurns:
-    """Calls a stream's `Duties` when they are due, and at the end of each turn that rang for them.
+    """Calls a stream's `Duties` when they are due, and after each turn in which `ring` was called.
 
     While a thread runs a step, no other step starts; mail that arrives meanwhile waits for the next
     step.

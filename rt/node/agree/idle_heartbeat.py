@@ -25,8 +25,8 @@ from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 IDLE_HEARTBEAT_ALPN: Final = "rt-pulse/1"
-# A node at rest repeats its idle position every 10 s. If it does not for this long, it hangs, and
-# its process no longer announces it.
+# A node at rest repeats its idle position every 10 s. One that has not done so for this long is
+# hanging, so its process stops announcing it.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 

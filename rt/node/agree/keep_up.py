@@ -57,7 +57,7 @@ class KeepUp:
 
         Args:
             member: this node's member, which merges nothing while the log is copied.
-            snapshots: saves snapshots; the log is closed only after a sync of theirs has ended.
+            snapshots: saves snapshots; the log is not closed while a snapshot has it synced.
             copy_log: starts copying; the copy is useful once it is past the given position.
             missing_s: how long to wait for a session's bytes before copying.
         """

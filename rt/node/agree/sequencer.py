@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 class NodeSequencer:
-    """Collects what arrives for a node's `Duties`, and runs a step of them when the loop calls.
+    """Collects what arrives for a node's `Duties`, and runs a step of the duties when called.
 
     A thread that adds something calls `ring`; the event loop then calls `step` at the end of its
     turn, once for all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
@@ -96,12 +96,12 @@ class NodeSequencer:
             self.ring()
 
     def mend(self, found: DamageFound) -> None:
-        """Have a file that a connection found damaged set aside soon."""
+        """Have a damaged file, which a connection has found, set aside soon."""
         self._arrived.append(lambda mail: mail.damaged.append(found))
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
-        """Have an instruction proposed soon, unless this term ends first; it may be lost.
+        """Have an instruction proposed soon; it may be lost, for example if this term ends first.
 
         Raises:
             Refused: this node does not lead.
@@ -158,8 +158,9 @@ class NodeSequencer:
         if self._stopping and not ends:
             return None
         questions, mail = self._taken_questions() if self._questions else (), Mail()
-        # Questions are taken first, so that this step handles all mail that came before them. The
-        # news that a member's process has ended is taken before its last messages, likewise.
+        # Questions are taken before the mail, so that all earlier mail is handled with them. News
+        # that a member's process has ended is taken before messages, so that none of its last
+        # messages is left for a later step.
         for _ in range(len(self._arrived)):
             self._arrived.popleft()(mail)
         while self._received:
