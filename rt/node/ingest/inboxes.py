@@ -96,7 +96,7 @@ class Inboxes:
         Args:
             merged_to: returns the position up to which a session's copy must be durable: the
                 session's merged end on the only node of a cluster, `START` on others. Called by
-                several threads at once.
+                several threads in parallel.
             index: the last instruction that `merged_to` includes. The node executes later ones
                 again, so nothing of a copy begun after one of them is merged yet.
         """
@@ -210,7 +210,7 @@ class Inboxes:
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Apply changes of session ownership that all nodes execute.
 
-        Connections of publishers that do not own the session are ended. Copies of another log than
+        Connections of publishers that do not own the session are ended. Copies of logs other than
         the agreed one are removed; they were begun before the nodes agreed which log has the name.
         A copy begun after an instruction later than `index` stays: that instruction will be
         executed again, and binds the name to the log of this copy.
@@ -237,7 +237,7 @@ class Inboxes:
         return [state.name for state, _ in wrong]
 
     def _remove_wrong(self, state: SessionState, inbox: NodeInbox) -> None:
-        """Remove a copy of another log than the agreed one."""
+        """Remove a copy of a log other than the agreed one."""
         _log.warning("session %s: another log has this name; the copy is removed", state.name)
         if inbox.leave is None and state.ownership is not None:
             inbox.refuse(state.other_log(state.ownership.log, inbox.appender.identity.id))

@@ -24,7 +24,7 @@ class SessionState:
     | opened, taken over, closed        | `ownership`, `take_wrong_copy`: another log's copy goes |
     | a power cut                       | `begun` is read again from the disk, the copy is found  |
 
-    A state has no lock: `Inboxes` changes it under the lock of `Inboxes`. `begun`, `copy` and
+    A state has no lock: `Inboxes` holds a lock while it changes one. `begun`, `copy` and
     `ownership` are replaced and never changed, so any thread may read them.
     """
 
@@ -158,7 +158,7 @@ class SessionState:
             )
 
     def demand_log(self, log: str) -> None:
-        """Raise `Refused` if this log is retired, another has the name, or a copy is removed."""
+        """Refuse a log that is retired or not the agreed one, and any while a copy is removed."""
         if self.is_retired(log):
             raise Refused(
                 "other-log",
