@@ -158,7 +158,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     def _is_held(self, cursor: RegisteredCursor) -> bool:
         """Whether the cursor's holder counts as alive: it was heard within `silence_s`.
 
-        If this node has not heard from the holder yet, the time counts from now.
+        If this node has not heard from the holder yet, the time counts from the first check.
         """
         if not cursor.holder:
             return False
