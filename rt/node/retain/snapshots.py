@@ -14,8 +14,8 @@ from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
 # Bytes of instructions kept until a majority has merged them; memory holds as many. With 1,000
-# instructions a second of 200 bytes each, they last five minutes: long enough for a node that was
-# away to copy tens of gigabytes.
+# instructions a second of 200 bytes each, this covers five minutes, in which a node that was away
+# can copy tens of gigabytes.
 KEPT_BYTES_MAX: Final = 64 << 20
 
 
