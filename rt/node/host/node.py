@@ -177,7 +177,7 @@ class Node:
         )
 
     def _agree_on_members(self) -> None:
-        """Propose to admit only certificates that name the cluster, if all members' do."""
+        """Propose to admit only certificates that name the cluster, once every member's does."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._admission.bind(self.peers.holders, self.pipeline.sequencer.order)
 

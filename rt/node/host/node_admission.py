@@ -35,7 +35,7 @@ class NodeAdmission:
             sequencer: its view has the agreed notes.
         """
         self._settings, self._membership, self._sequencer = settings, membership, sequencer
-        # By name, a connected node that was admitted, and the doors and notes that admitted it.
+        # For each connected node admitted, by name: who it is, and the doors and notes then in use.
         self._admitted: dict[str, tuple[PeerIdentity, Doors, Mapping[str, str]]] = {}
 
     def is_member(self, name: str) -> bool:
@@ -79,7 +79,7 @@ class NodeAdmission:
         return f"{name!r} is not a node of this cluster"
 
     def binding(self, peer: PeerIdentity) -> str:
-        """Return why a certificate is not that of this cluster's node of its name; "" if it is."""
+        """Return why a node's certificate is not valid in this cluster; "" if it is."""
         if not self._settings.cluster_id:
             return ""  # a node alone, founded without an id
         if peer.clusters:
@@ -93,7 +93,7 @@ class NodeAdmission:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Propose to admit only certificates that name the cluster, once all members' do.
+        """Propose to admit only certificates that name the cluster, once every member's does.
 
         Args:
             holders: the identity in the certificate of each member's last connection, by name.

@@ -189,7 +189,7 @@ class NodePipeline:
             self.sequencer.ring()
 
     def mend_merged(self, damage: CorruptLog) -> None:
-        """Have a merged file that a connection found damaged set aside soon.
+        """Have a damaged file of the merged log, which a connection has found, set aside soon.
 
         The damage is verified first, in the connection's thread: several connections may report it,
         and the file may have been mended by now.
