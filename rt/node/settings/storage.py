@@ -14,7 +14,7 @@ from rt.position import FILE_BYTES_MAX
 class StorageSettings:
     """StorageSettings: when a node rolls, removes and scrubs files, and saves its state.
 
-    They also say when the node refuses new data, and which log the cluster was founded from.
+    Also when it refuses new data, and which log its cluster was founded from.
     """
 
     file_bytes: Bytes = field(
