@@ -143,7 +143,10 @@ class AuditLog:
 
 
 def _spend(budgets: Sequence[_Budget]) -> int | None:
-    """Take a line from each budget; return how many were left out before, None if one is empty."""
+    """Take a line from each budget, and return how many lines were left out before.
+
+    If a budget is empty, nothing is taken, and the result is None.
+    """
     budgets = list({id(each): each for each in budgets}.values())  # both may be the shared one
     for budget in budgets:
         if budget.lines < 1:

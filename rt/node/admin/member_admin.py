@@ -167,7 +167,7 @@ class MemberAdmin:
         return self._members({}, identity)
 
     def _await(self, term: int, index: int) -> None:
-        """Wait until an entry is committed; refuse if a later term begins, as it may be lost."""
+        """Wait until an entry is committed; refuse if a later term begins, which may lose it."""
 
         def is_decided() -> bool:
             engine = self._sequencer.view.engine

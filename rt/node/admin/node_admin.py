@@ -104,8 +104,8 @@ class NodeAdmin:
 
     The request or its connection (`rt-admin/1/STREAM`) names the stream. A request that names
     another stream is refused, and so is a change that names none; a question may omit the stream,
-    as those of earlier versions' clients do. With `keep`, the answer ends with a newline, and
-    another request may follow.
+    as clients of earlier versions do. With `keep`, the answer ends with a newline, and another
+    request may follow.
 
     A subscriber of the stream may ask questions and, if granted leases, hold files by a lease in
     its own name. Changes that concern everyone need the certificate of an operator, or of a node of
@@ -121,9 +121,9 @@ class NodeAdmin:
     Threads: any connection's thread may call it. `_lock` is held while a note is written
         unconditionally, so that a new lease is checked against all others, and is visible before
         the next one is written. It is also held while a group is changed, so that its members'
-        compare-and-sets do not make each other fail. Other compare-and-sets do not need it. Any
-        thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are used only inside
-        `_sequencer.ask`.
+        compare-and-sets do not make each other fail. Other compare-and-sets do not need the lock.
+        Any thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are used only
+        inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -339,10 +339,10 @@ class NodeAdmin:
                 known.hear(text)
 
     def _saying(self, request: Fields, answer: bytes, moved: Refused | None = None) -> bytes:
-        """Return an answer with news of successions added to its first line, a JSON object.
+        """Return an answer that also says where another cluster continues the log, if one does.
 
-        Added are where another cluster continues the log, if one does, and the latest signed
-        statement about that, unless the request contained the same statement.
+        This is added to the answer's first line, a JSON object. So is the latest signed statement
+        that one log continues another, unless the request contained the same statement.
         """
         texts = () if self._successions is None else self._successions.say()
         added = {} if moved is None else {MOVED: str(moved)}

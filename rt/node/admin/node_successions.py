@@ -52,8 +52,8 @@ class NodeSuccessions:
     each node has received the statement.
 
     Threads: any thread may call any method. One thread at a time does the work that the timer puts
-        aside; it uses `_told`, `_why` and `_asking`. The loop sets `_due_s` before that work, the
-        thread after it.
+        aside; it uses `_told`, `_why` and `_asking`. The loop sets `_due_s` before that work, and
+        the thread sets it afterwards.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class NodeSuccessions:
         return Aside(partial(self._fence, word), lambda _error: None)
 
     def _fence(self, word: Succession) -> None:
-        """Ask the cluster's nodes to seal it, and send them `word`, which ended the log.
+        """Ask the nodes to seal their cluster, and send them `word`, which ended the log.
 
         This is repeated, since an operator may unseal the cluster at a node that lacks `word`.
         """

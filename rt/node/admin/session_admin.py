@@ -253,7 +253,7 @@ class SessionAdmin:
         self._wait(Until(lambda: self._sequencer.ask(is_merged), _REPORTED_S, words, "unmerged"))
 
     def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
-        """Raise `Refused` while a publisher pushes the session to any node, or may do so."""
+        """Raise `Refused` while a publisher pushes, or may push, the session to any node."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
