@@ -33,9 +33,9 @@ class IdlePolicy:
     announcement is missing, and a leader when any one follower's is. So a node ends the others'
     rest by announcing nothing, and a lost announcement can end a rest early but not prolong it.
 
-    The leader does not wait for a follower that is away: one that answers no heartbeat and sends
-    nothing. Any message from it ends the leader's rest, since a running follower keeps the others
-    awake until the leader has brought it up to date.
+    The leader does not wait for a follower that is away: one that has not answered it for an
+    election timeout, and announces nothing. Any message from such a follower ends the leader's
+    rest, and the others stay awake until the leader has brought the follower up to date.
 
     Only the thread that steps the duties calls this class.
     """
