@@ -14,7 +14,7 @@ _DOUBLED_MAX: Final = 8  # the patience of 2 s becomes 8.5 minutes
 class HandOver:
     """HandOver: hands leadership to a member that holds the bytes this leader lacks.
 
-    If that member cannot merge them either, because copies of a session contradict each other,
+    Copies of a session may contradict each other, so that no member can merge these bytes, and
     leadership would bounce for as long as the session waits. So each failed attempt for a session
     doubles this node's patience.
     """

@@ -71,7 +71,7 @@ class Member:
 
         Args:
             name: this node.
-            members: all nodes, until the first call of `run`; then those of the engine's log.
+            members: all nodes, used until the first call of `run` reads them from the engine's log.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
             restart_check: the restart check; this node joins the consensus once it is over.
@@ -126,7 +126,7 @@ class Member:
         """Handle another node's message; a `PeerError` leaves everything unchanged.
 
         Raises:
-            UnheardError: the sender is not a member, or may not send this; it was counted.
+            UnheardError: the sender is not a member, or may not send this; the message was counted.
             WriterFailed: this node runs on an older copy of its own data and must stop.
         """
         kind, body = data[:1], data[1:]
@@ -189,10 +189,10 @@ class Member:
         """Record which members refuse this node because it was removed.
 
         Args:
-            verdicts: whether each member that was dialled since the last call refuses this node.
+            verdicts: for each member dialled since the last call, whether it refuses this node.
 
         Raises:
-            WriterFailed: a majority refuses it; this node has recorded that, and must stop.
+            WriterFailed: a majority refuses this node, which has recorded that and must stop.
         """
         for each, is_removed in verdicts.items():
             self._verdicts.take(each, is_removed=is_removed)
@@ -202,7 +202,7 @@ class Member:
             self._journal.persist(Ready(removed=True))
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
-        """Queue an instruction for proposal; it may get lost, so check and order it again.
+        """Queue an instruction for proposal; it may get lost, so check later and order it again.
 
         Any thread may call this. Only the proposing thread may set `first`.
 
@@ -255,8 +255,8 @@ class Member:
     def _take_ready(self, ready: Ready) -> None:
         """Perform a node's duties: send the early messages, persist, then send the rest.
 
-        With readers connected here, committed entries that need no sync are executed before it.
-        That delays this node's reply, but the leader can commit with another member's reply.
+        If readers are connected here, committed entries that need no sync are executed before the
+        sync. That delays this node's reply, but the leader can commit with another member's reply.
         """
         if self.engine.members is not self.membership.followed:
             self._follow()  # before anything is sent to a member that is new
@@ -328,9 +328,9 @@ class Member:
     def _took_part(self) -> bool:
         """Whether this node may have voted or followed a leader since it started.
 
-        Such a node is not stopped for running on an older copy of its state. A leader may have been
-        elected with its vote, so it belongs to the majority that moved on: what the older copy
-        undid is already lost, and stopping the node could leave no majority.
+        A node that took part is not stopped even if it runs on an older copy of its state. A leader
+        may have been elected with its vote, so the node belongs to the majority that moved on. What
+        the older copy lacks is already lost, and stopping the node could leave no majority.
         """
         status = self.engine.status()
         is_later = status.term > self.restart_check.claim.begun.term
@@ -351,7 +351,7 @@ class Member:
             self._send_all(self._holdings(report))
 
     def _holdings(self, report: bytes) -> bytes:
-        """Return the message with a report of holdings, after the last instruction executed here.
+        """Return the message that holds the last instruction executed here and a holdings report.
 
         The receiver ignores the sessions whose copies a later instruction dropped.
         """

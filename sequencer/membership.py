@@ -47,8 +47,8 @@ class Doors(NamedTuple):
     """Doors: which nodes a node admits, by the name in their certificates. Any thread may read it.
 
     Attributes:
-        members: the members by this node's log; while its last change is undecided, also those
-            before.
+        members: the members in this node's log and, while their last change is undecided, those
+            before that change.
         voters: the members that vote.
         peers: nodes that may speak the protocol between nodes: members and announced ones.
         departed: removed nodes.
@@ -72,10 +72,10 @@ class Doors(NamedTuple):
 class Membership:
     """Membership: follows the configuration in a node's log and announces it to other nodes.
 
-    A node whose log lags may not know its leader's address, and could not reply to it. So it also
-    dials and accepts the nodes of the newest configuration that a known voter announced. That
-    configuration only decides which nodes to dial, greet and listen to. Votes, acknowledgements and
-    holdings count by this node's own log.
+    A node whose log lags may not know its leader's address, and could not reply to the leader. So
+    it also dials and accepts the nodes of the newest configuration that a known voter announced.
+    That configuration only decides which nodes to dial, greet and listen to. Whose votes,
+    acknowledgements and holdings count is decided by this node's own log.
 
     Attributes:
         doors: which nodes are admitted; replaced, never changed.
@@ -154,8 +154,9 @@ class Membership:
     def announcement(self) -> bytes:
         """Return the configuration to announce to other nodes; call it once for each announcement.
 
-        It lists only this node while the log has no configuration. The one in the node's file was
-        never decided, and a joining node's file lists a member too many: the node itself.
+        While the log has no configuration, the announcement lists only this node. The list in the
+        node's configuration file was never agreed on, and a joining node's file wrongly lists the
+        node itself.
         """
         self._leaving = {name: left - 1 for name, left in self._leaving.items()}
         for name in [name for name, left in self._leaving.items() if not left]:
@@ -200,11 +201,12 @@ class Membership:
         return any(seats[name].votes for seats in lists if name in seats)
 
     def _believes(self, announced: Announced) -> bool:
-        """Whether to act on an announcement: yes if its sender was a known voter when it came.
+        """Whether to act on an announcement; true if its sender was a known voter on arrival.
 
         An unknown sender is believed only if it lists itself and this node, was never removed, and
-        no known voter could tell: no leader is known, and too few known voters are heard from to
-        elect one. The sender that was believed last stays believed until another known voter leads.
+        no known voter can be relied on: this node knows no leader, and hears from too few known
+        voters to elect one. The sender that was believed last stays believed until another known
+        voter leads.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:
@@ -216,7 +218,7 @@ class Membership:
         return self.doors.is_open and not leader
 
     def note(self, sender: str) -> None:
-        """Record that a node was heard."""
+        """Record that a node was heard from."""
         if sender in self.doors.voters or self._is_known(sender):
             self._heard[sender] = self.restart_check.ticks
 

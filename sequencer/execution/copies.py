@@ -44,8 +44,8 @@ class Copies:
     def drop(self, session: str) -> None:
         """Record that an instruction dropped all nodes' copies of a session.
 
-        What is known about the copy is forgotten. The node asks for the session with
-        `take_dropped`, and then finds out whether its present copy is an old one or was begun after
+        This forgets what was known about this node's copy. The node gets the session's name from
+        `take_dropped`, and then checks whether its present copy is an old one or was begun after
         the instruction.
         """
         self.dropped[session] = None
@@ -87,10 +87,10 @@ class Copies:
         self.unchecked = dict.fromkeys(self._holdings.own)
 
     def check(self) -> None:
-        """Check the copies that reach their session's merged end.
+        """Check each unchecked copy that reaches its session's merged end.
 
         Raises:
-            SessionDiverged: a copy has another frame where the last merged one was.
+            SessionDiverged: a copy has another frame at the position of the last merged one.
         """
         for session in list(self.unchecked):
             merged_to = self._executor.ledger.merged_to(session)
@@ -101,7 +101,7 @@ class Copies:
                 self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether a copy may belong to the log that the ledger expects of its session.
+        """Whether a copy may belong to the log that the ledger names for its session.
 
         False if the copy's manifest names another log, such as the session's next one.
         """

@@ -12,13 +12,13 @@ def disagreement(appender: Appender, position: Position, *, alone: bool) -> Corr
     """Return the error for a range in the merged log that is not the one agreed on.
 
     It is a fork (`Diverged`) if the range is whole, and damage (`CorruptLog`) otherwise. A node
-    writes only ranges that were agreed on, so a whole range was agreed on once, and then lost by a
-    majority.
+    writes only ranges that were agreed on. So a whole range here was once agreed on, and a majority
+    has lost it since.
 
     Args:
         appender: the merged log's appender.
         position: position of the range frame.
-        alone: whether this is the only node; then it cannot be a fork.
+        alone: whether this is the only node, which cannot fork from others.
     """
     path = os.path.join(appender.directory, position.file_name)
     is_fork = not alone and _is_whole(appender, position)

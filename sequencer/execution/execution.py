@@ -21,7 +21,7 @@ from sequencer.raft.consensus import Entry, Snapshot
 SLICE: Final = 100
 SLICE_BYTES: Final = 8 * MIB  # per step as well: some 20 ms of copying
 # Instructions queued while the merged log is copied: at 740 bytes of memory each, 37 MB. Beyond
-# this, a node adopts another node's state and drops the instructions that led to it.
+# this, a node adopts another node's state and drops the instructions that this state includes.
 WAITING_MAX: Final = 50_000
 WAITING_BYTES_MAX: Final = 64 * MIB  # their commands
 
@@ -30,8 +30,8 @@ WAITING_BYTES_MAX: Final = 64 * MIB  # their commands
 class SnapshotPlan:
     """SnapshotPlan: a state to save as a snapshot once the merged log is durable up to `end`.
 
-    An adopted state is saved before its log is here (`has_log` false), so that a restart resumes
-    the copying.
+    An adopted state is saved before the merged log is complete here (`has_log` is false), so that a
+    restart resumes copying that log.
     """
 
     index: int
@@ -91,15 +91,18 @@ class Execution:
         self.done_index = executor.ledger.index  # the last entry that was executed
         self.readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
-        # One less than the ledger's: it is unknown until the next sync whether the merged log is
-        # durable up to there.
+        # One less than the ledger's index, so that this state is saved again after the next sync:
+        # only then is the merged log known to be durable up to there.
         self.saved_index = executor.ledger.index - 1
         self._committed_index = executor.ledger.index  # the last entry that was queued
         self._adopted_index = 0  # the adopted state includes entries up to this one
 
     @property
     def missing(self) -> tuple[str, Position] | None:
-        """The session and end that the next instruction waits for; None if no bytes are missing."""
+        """A session whose bytes the next instruction lacks, and the end up to which it needs them.
+
+        None if no bytes are missing, or while the merged log itself is incomplete here.
+        """
         if not self.queue or self.executor.lacks_log:
             return None
         merge = self.queue[0].instruction
@@ -137,8 +140,8 @@ class Execution:
     def run(self) -> None:
         """Execute queued entries whose bytes are here, up to one step's share.
 
-        If a step executed everything that waited behind a slow disk, its thread could not answer
-        the other nodes for longer than an election takes.
+        Executing everything that has queued up while a disk was slow could take longer than an
+        election timeout, and the thread cannot answer the other nodes meanwhile.
 
         Raises:
             OSError, CorruptLog: as `Executor.execute`.
@@ -247,7 +250,7 @@ class Execution:
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, ends, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
-        """Record that a snapshot was saved; one saved before its log was here is planned again."""
+        """Record that a snapshot was saved; if the log was incomplete then, plan it again later."""
         self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
@@ -290,9 +293,10 @@ class Execution:
     def _lacking(self, merge: Merge) -> Slice | None:
         """Return a slice of this merge whose bytes are not here, or None.
 
-        A merge may have 4,096 slices, and this is asked after every message and sync. So the slice
-        found last is tried first, alone: if its bytes are missing then, they are also missing for
-        the whole merge, in which its output ends later.
+        A merge may have 4,096 slices, and this is called after every message and sync. So the slice
+        found last time is tested first, as if the merge had no other. If its bytes are missing even
+        then, they are missing in the whole merge as well: there, the slice's output ends later in
+        the merged log, which is less likely to hold it already.
         """
         known, executor = self._lacked, self.executor
         if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:

@@ -33,16 +33,17 @@ from sequencer.planning.session_log import (
 _RAW: Final = attrgetter("raw")  # of a heading
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
-# How often a copy that differs from an instruction is fetched again. After that the bytes come from
-# the merged log of a node that has executed it: other copies may be wrong too.
+# How often a copy that differs from an instruction is fetched again. After that, the bytes come
+# from the merged log of a node that has executed the instruction, since other copies may be wrong
+# too.
 _RETRIES: Final = 1
 
 
 class Executor:
     """Executor: writes the merged log, on one thread.
 
-    After a crash the log may be ahead of the ledger: repeated instructions are compared with the
-    log, and written only from its end on.
+    After a crash the log may be ahead of the ledger, so instructions are repeated. Output that the
+    log already holds is compared with it, and only the rest is written.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class Executor:
             logs: the copies of the sessions.
             received: returns the end of a session's copy here, durable or not.
             alone: whether there is no other node to copy missing bytes from.
-            memory: keeps the frames merged last until pullers have them; None to read them from
-                files.
+            memory: keeps the frames merged last until pullers have them; None if pullers read them
+                from files.
 
         Raises:
             CorruptLog: the log is damaged, or is shorter than the ledger says and this node is
@@ -79,14 +80,15 @@ class Executor:
         self.held: Mapping[str, Position] = {}  # each session's durable end here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
-        # By session, what this node has read from its copies, checked and proposed last.
+        # By session, the slice that this node proposed last, with the headings of its frames, which
+        # were read from the copy here and checked.
         self.proposed: dict[str, tuple[Slice, Sequence[Heading]]] = {}
         self.logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
         self._memory = memory
         self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self.appender = self._opened()
-        # The other nodes have archived the output up to here, and it is not complete in this log.
+        # Up to here, the other nodes have archived output that is incomplete in this log.
         self.emptied_end = _end_of_emptied(self.appender)
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
@@ -178,7 +180,10 @@ class Executor:
         return None
 
     def _is_held(self, each: Slice) -> bool:
-        """Whether a slice's bytes are in a copy here, unarchived, and not known to differ."""
+        """Whether a slice's bytes can be read from this node's copy.
+
+        A copy that has differed more than `_RETRIES` times is not used.
+        """
         session, known = each.session, self.logs.states.get(each.session)
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
@@ -190,8 +195,8 @@ class Executor:
     def copy_end(self, session: str) -> Position:
         """Return the end, durable or not, to which a session's copy can be read.
 
-        `START` if no byte of the copy is durable, since it may then belong to the session's next
-        log.
+        `START` if no byte of the copy is durable, since such a copy may belong to the session's
+        next log.
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
@@ -204,11 +209,11 @@ class Executor:
     def check_end(self, merge: Merge) -> None:
         """Check that no copy extends past the agreed end of a file.
 
-        After a power cut, a copy may have more of a file than its publisher. It can never receive
-        the bytes that follow, because its publisher and the other nodes refuse to add to it.
+        After a power cut, a copy may have more of a file than its publisher has. Such a copy can
+        never be completed, because the publisher and the other nodes refuse to add to it.
 
         Raises:
-            SessionDiverged: a copy has more.
+            SessionDiverged: a copy extends past that end.
         """
         for each in merge.slices:
             end = self.held.get(each.session, START)
@@ -216,8 +221,11 @@ class Executor:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
     def check_copy(self, session: str, known: Tail | None = None) -> None:
-        """Check that a copy has its session's last merged frame: `known` if the ledger has none.
+        """Check that a copy has its session's last merged frame.
 
+        Args:
+            session: the session.
+            known: that frame, used if the ledger does not record it; None if it is unknown.
         Raises:
             SessionDiverged: the copy has another frame there.
         """
@@ -249,8 +257,9 @@ class Executor:
     def lacks_lines(self) -> bool:
         """Whether the merged log's manifest lacks lines of archived files.
 
-        The node skipped the instructions that archived these files when it adopted another node's
-        state. Their lines, with time and reason, are copied from another node along with the log.
+        When this node adopted another node's state, it skipped the instructions that archived these
+        files. The files' lines, with time and reason, are copied from another node along with the
+        log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -297,8 +306,8 @@ class Executor:
     def discard(self, path: str) -> None:
         """Set a damaged file of the merged log aside, to be copied from another node.
 
-        Copying resumes at the end of the log and cannot replace one rolled file; if a rolled file
-        is damaged, the whole log is set aside.
+        Copying resumes at the end of the log, so it cannot replace a single rolled file. If a
+        rolled file is damaged, the whole log is set aside.
         """
         damaged = self._directory if self.is_rolled(path) else path
         self.appender.close()
@@ -345,7 +354,7 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
-        """Return the headers of a slice's frames, and its bytes; b"" if they are still to be read.
+        """Return the headings of a slice's frames, and their bytes or b"" if not read yet.
 
         Raises:
             SessionDiverged: this node's copy has other frames than the leader's.
@@ -388,11 +397,11 @@ class Executor:
         return merged, raw
 
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
-        """Compare the first frame of a slice in this node's copy with the agreed one.
+        """Compare the first frame of a slice in this node's copy with the agreed frame.
 
         The merged bytes came from another node, perhaps because this copy can never be completed.
-        Do nothing if the copy holds nothing of the slice durably: it may belong to the session's
-        next log, if this instruction is a repeat.
+        Nothing is compared if no byte of the slice is durable in the copy: if this instruction is
+        repeated after a crash, the copy may belong to the session's next log.
 
         Raises:
             SessionDiverged: the copy has other frames.
@@ -407,7 +416,7 @@ class Executor:
             )
 
     def _append(self, frame: Encoded, merged: Range, read: Sequence[Heading], known: bytes) -> None:
-        """Append a range, with its bytes `known`, already checked, or else from the copy here."""
+        """Append a range with its checked bytes `known`; if they are b"", read the copy here."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -462,8 +471,8 @@ class Executor:
 def _end_of_emptied(appender: Appender) -> Position:
     """Return the end of the last archived file that is not complete here; `START` if there is none.
 
-    A file counts as complete only if its last byte is here. After a power cut, a part of a file may
-    be back that was emptied here, and such a part is useless.
+    A file counts as complete only if its last byte is here. A power cut may bring back a part of a
+    file that was emptied here, and such a part is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):

@@ -64,7 +64,7 @@ class Ballots:
     __slots__ = ("_directory", "_slots")
 
     def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
-        """Write the ballot to two new files; bytes read from the old ones may not be on disk."""
+        """Write the ballot to new files, since bytes read from the old ones may not be on disk."""
         self._directory = directory
         for name in SLOT_NAMES:
             write_whole(disk, path, name, [encode_slot(ballot, directory)])

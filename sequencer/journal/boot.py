@@ -37,8 +37,9 @@ def end_late(disk: Disk, path: str) -> None:
 
 
 def may_have_lost(disk: Disk, path: str, boot: str) -> bool:
-    """Whether entries were acknowledged before they were synced, in a boot that is over.
+    """Whether entries that were acknowledged in an earlier boot may never have been synced.
 
+    Also true if that cannot be known: the record is damaged, or the running boot is unknown.
     Args:
         disk: the disk.
         path: the state directory.

@@ -13,7 +13,7 @@ MARKS_BYTES_MAX: Final = 1 << 20
 
 
 class Marks:
-    """Marks: how far the log is durable, kept outside it so that damage at its end is found.
+    """Marks: records how far the log is durable, in another file, to detect damage at its end.
 
     A mark is appended after each sync of the log. Marks themselves are not synced.
     """
@@ -52,7 +52,7 @@ class EntryLog:
         is_late: whether entries are not synced as they are appended (ADR 42).
 
     Attributes:
-        end: the bytes of the file.
+        end: the size of the file, in bytes.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class EntryLog:
         self._tail = list(entries)
 
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
-        """Make the bytes that were read at the start count as durable.
+        """Make sure that the bytes that were read at the start are durable.
 
-        Without a mark that proves it, they are written again, to a new file. After a failed sync
-        the kernel counts pages as clean that are only in memory, so another sync would not write
-        them.
+        If no mark proves it, they are written again, to a new file. Another sync of the old file
+        might not write them: after a failed sync, the kernel treats pages as clean that are only in
+        memory.
 
         Args:
             is_proven: whether marks prove that all these bytes are durable.
@@ -86,7 +86,7 @@ class EntryLog:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries, in place of any from the first one's index on; sync unless `is_late`."""
+        """Append entries, replacing any from the first one's index on; sync unless `is_late`."""
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
         if not self._is_late:

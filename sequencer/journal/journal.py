@@ -28,8 +28,8 @@ from sequencer.journal.starts import STARTS_NAMES
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Ready, Snapshot
 from sequencer.raft.snapshots import encode_snapshot
 
-# A snapshot rewrites the log if it is this long: at 500 instructions of 100 bytes a second, every
-# 20 s. A start reads no more than this and 5 s of entries.
+# Saving a snapshot rewrites a log that is longer than this. With 500 instructions a second, of 100
+# bytes each, that is every 20 s. A start reads at most this much, and 5 s of entries.
 CUT_BYTES: Final = 1 << 20
 
 DISOWNED_NAME: Final = "identity.disowned"
@@ -52,9 +52,9 @@ class Opened:
     Attributes:
         journal: ready to persist.
         state: for the engine to start from.
-        damage: what was missing or damaged, or "". In that case the old files were set aside and
-            the state is empty with a new incarnation: the node is a learner until a majority admits
-            it.
+        damage: what was missing or damaged; "" if nothing was. After damage, the old files were set
+            aside and the state is empty with a new incarnation: the node is a learner until a
+            majority admits it.
     """
 
     journal: "Journal"
@@ -118,12 +118,12 @@ def open_journal(
         path: the directory.
         cluster: the id of the cluster.
         node: this node.
-        fresh: a random number from 1 to 2**61 - 1, the incarnation if a new one is needed.
+        fresh: a random number from 1 to 2**61 - 1, to use as incarnation if a new one is needed.
         place: the directory's inode number, or "".
         boot: the id the kernel drew at this boot, or "" if unknown.
         cut_bytes: the length in bytes from which a snapshot rewrites the log.
-        is_late: whether entries are acknowledged before they are synced. If the machine starts
-            again without `Journal.close`, the state counts as lost.
+        is_late: whether entries are acknowledged before they are synced. If the machine restarts
+            before `Journal.close`, the state counts as lost.
 
     Raises:
         Refused: the directory belongs to another cluster or node, is a copy, or belongs to a node
@@ -201,7 +201,7 @@ class Journal:
         disk: the disk.
         path: the directory.
         identity: the directory's identity.
-        recovered: what the directory holds; made durable before this returns.
+        recovered: what the directory holds; made durable before the constructor returns.
         cut_bytes: the length in bytes from which a snapshot rewrites the log.
         is_late: as in `open_journal`.
 
@@ -328,8 +328,8 @@ class Journal:
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.
 
-        A crash between the two steps leaves the new snapshot and the old log. The log does not
-        contain the snapshot's last entry, so the next start ignores it.
+        A crash between the two steps leaves the new snapshot and the old log. The next start
+        ignores that log, since it does not contain the snapshot's last entry.
         """
         write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
         self._log.restart(snapshot.index, snapshot.term)

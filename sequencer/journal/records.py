@@ -2,9 +2,10 @@
 
 Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
 generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the
-rest u32, length of the body u32, offset of the record in the file u64, end of what was durable when
-it was written u64, index of the first entry u64; body: the entries as nodes send them. A record
-whose first index is already in the log truncates it there, so nothing is overwritten.
+rest u32, length of the body u32, offset of the record in the file u64, durable end of the file when
+the record was written u64, index of the first entry u64; body: the entries as nodes send them. If
+the log already has an entry of a record's first index, the record replaces the entries from there
+on, and no byte of the file is overwritten.
 """
 
 import struct
@@ -53,7 +54,7 @@ class RecordScan:
         end: the offset after the last intact record.
         proven: the offset up to which the file is known to have been synced.
         damage: why the file is not what was written, or "". A torn tail is not damage: nothing
-            proves that it was ever durable, so no peer has learned of it.
+            proves that it was ever durable, so no peer can have learned of it.
     """
 
     header: RecordHeader | None = None
@@ -69,7 +70,10 @@ class RecordScan:
 
 
 def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Iterator[bytes]:
-    """The records of consecutive entries; `offset` is the file offset of the first."""
+    """Yield the records of consecutive entries, for a file that is durable up to `durable`.
+
+    The first record begins at `offset` in the file.
+    """
     while entries:
         count, size = 0, 0
         while count < min(len(entries), ENTRIES_MAX) and size <= BATCH_BYTES:
@@ -115,8 +119,9 @@ def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
     Args:
         data: all its bytes.
         marked: how many bytes are known to have been durable.
-        is_same_boot: whether there was no power cut since it was written. Then the last record may
-            be incomplete (writer killed, disk full), but not otherwise unreadable.
+        is_same_boot: whether there was no power cut since the file was written. If so, an
+            incomplete last record is accepted (writer killed, disk full), but any other unreadable
+            bytes are damage.
     """
     found = RecordScan(header=read_header(data), end=_FILE.size)
     if found.header is None:
@@ -198,7 +203,7 @@ def _record_length(data: bytes, start: int) -> int:
 
 
 def _proved(data: bytes, start: int) -> int:
-    """The largest durable end that any intact record after `start` states."""
+    """Return the largest durable end stated by the intact records from `start` on."""
     proved, place = 0, data.find(RECORD_MAGIC, start)
     while place >= 0:
         if _record_length(data, place):

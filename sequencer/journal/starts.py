@@ -1,9 +1,9 @@
 """Starts: the files that distinguish the newest copy of a state directory from an older one.
 
-`starts` holds this node's own starts, and is synced before the node sends anything; `remembered`
-holds the other nodes' claims, `departed` the names of removed nodes. Each is one line of JSON and
-its checksum. `starts` is kept twice, because a node that cannot name its starts counts as an older
-copy of itself.
+`starts` holds this node's own starts, and is synced before the node sends anything. `remembered`
+holds what this node remembers of the other nodes, and `departed` the names of removed nodes. Each
+file is one line of JSON and its checksum. `starts` is kept twice, because a node that cannot name
+its starts counts as an older copy of itself.
 """
 
 import json

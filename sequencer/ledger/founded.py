@@ -23,8 +23,8 @@ class Founded:
     all sessions of an archived file if there were many.
 
     Attributes:
-        log: the id of the log, which is that of the old cluster.
-        time_ns: its last merge time.
+        log: the id of the founding log, which the old cluster wrote.
+        time_ns: the last merge time in that log.
         groups: the groups whose sessions were named when the cluster was founded.
         dropped: sessions that were reset or forgotten, and not merged since.
         is_partial: whether files of the log were already missing.
@@ -51,7 +51,7 @@ class Founded:
         )  # fmt: skip
 
     def text(self) -> str:
-        """Return the note."""
+        """Return the text of the note."""
         return json.dumps(
             {
                 "log": self.log, "time_ns": self.time_ns, "groups": sorted(self.groups),
@@ -78,9 +78,9 @@ def _founded(text: str) -> Founded:
 def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
     """Return why a session may not be merged in a cluster founded from a log, or "".
 
-    The old cluster may have merged some of the session's messages; merging it here could repeat
-    them. If the session was reset or forgotten, only the logs that the nodes knew then were
-    retired, so another log from before the founding may still arrive.
+    The old cluster may have merged some of the session's messages, and merging the session here
+    could repeat them. A reset, or forgetting the session, retired only the logs that the nodes knew
+    then, so another log from before the founding may still arrive.
 
     Args:
         ledger: the state of the cluster.
@@ -116,8 +116,10 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
 
 
 def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Return watermarks, where those of a group's sessions become one: the highest of them.
+    """Return the watermarks with one for each group in place of those of the group's sessions.
 
+    A group has the highest watermark of its sessions, under the key "group NAME"; 0 if none of them
+    has any. Sessions in no group keep their own watermarks.
     Args:
         watermarks: the watermark of each session.
         groups: the sessions of each group.

@@ -1,4 +1,7 @@
-"""Instruction: the command Raft agrees on: byte ranges of sessions, small ones with their bytes."""
+"""Instruction: a command that Raft agrees on; most list byte ranges of sessions to merge.
+
+Small ranges are in the command with their bytes.
+"""
 
 import struct
 from dataclasses import dataclass, field, replace
@@ -28,12 +31,13 @@ _FILE: Final = struct.Struct("<QB")
 _LIFE_LENGTH: Final = struct.Struct("<B")  # 169 at most
 _CARRIED: Final = struct.Struct("<I")  # bytes that follow
 SLICE_DIGEST_BYTES: Final = 16
-# A slice takes 46 + 16 bytes and two names of up to 63: at most 3/4 of COMMAND_BYTES_MAX.
+# A slice takes 46 + 16 bytes and two names of up to 63 bytes each, so this many slices take at most
+# 3/4 of COMMAND_BYTES_MAX.
 SLICES_MAX: Final = 4096
 # Carried bytes of all slices of an instruction. Memory and journal keep them until the next
 # snapshot.
 CARRIED_BYTES_MAX: Final = 16 * KIB
-# Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
+# Recording a file takes some 20 us, so this many files delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
 LIVES_MAX: Final = 256  # an event takes some 30 us: less than 10 ms
 NOTE_BYTES_MAX: Final = 4096  # a snapshot has up to 128 notes
@@ -56,8 +60,8 @@ class Slice:
         skip: number of leading messages that are repeats.
         watermark: the number below which a message was a repeat when this was planned.
         next_sequence: the watermark after this slice.
-        group: sessions of one group publish the same numbered messages and share a watermark;
-            "" if the session is in no group.
+        group: the session's group, whose sessions publish the same numbered messages and share a
+            watermark; "" if the session is in no group.
         digest: `slice_digest` of the frames' headers, as the leader has them; b"" if unknown.
         carried: the frames themselves, checksums verified, if the slice was planned before a
             majority held them; otherwise b"".
@@ -82,7 +86,7 @@ class Slice:
 
     @property
     def watermark_name(self) -> str:
-        """The ledger's key for the slice's watermark; a prefix tells a group from a session."""
+        """The ledger's key for the slice's watermark; a prefix distinguishes groups."""
         return f"group {self.group}" if self.group else self.session
 
     def agrees_with(self, headers: bytes) -> bool:
@@ -93,7 +97,7 @@ class Slice:
 def slice_digest(headers: bytes) -> bytes:
     """Return the digest of the raw headers of a slice's frames, 64 bytes each.
 
-    Each header has its frame's position and body CRC, so this costs per frame, not per byte.
+    Each header has the position and body CRC of its frame, so the cost is per frame, not per byte.
     """
     return blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest()
 
@@ -136,8 +140,8 @@ class Note:
     """Store a text under a name on every node; an empty text deletes the name.
 
     The policy, read leases, registered cursors and groups of readers are notes. The sequencer does
-    not interpret them. With `expected` it is a compare-and-set: if the name holds another text on
-    execution, no node changes anything.
+    not interpret them. A note with `expected` is a compare-and-set: if the name holds another text
+    on execution, no node changes anything.
     """
 
     time_ns: int
@@ -168,8 +172,8 @@ def note_digest(text: str) -> bytes:
 class Lives:
     """Change these sessions in order, but skip each change that was decided on another state.
 
-    Every change gets `time_ns`, the only time that is encoded: the leader executes its own proposal
-    without decoding it, and must write the same bytes as the other nodes.
+    Every change gets `time_ns`, because no other time is encoded. The leader executes its own
+    proposal without decoding it, and must write the same bytes as the nodes that decode it.
     """
 
     time_ns: int
@@ -208,7 +212,8 @@ def encode_instruction(instruction: Instruction) -> bytes:
 def demand_readable(instruction: Instruction) -> bytes:
     """Return the encoded command, after checking that every node can read it.
 
-    A merge is planned from frames that were checked when they came, so it is not decoded again.
+    Only a merge is not decoded for this check: it was planned from frames that were checked when
+    they arrived.
 
     Raises:
         Misuse: the command is too large, or a number in it is out of range.

@@ -29,10 +29,10 @@ _UNREADABLE: Final = (
 
 
 class MergedEnds(NamedTuple):
-    """MergedEnds: how far everything was merged after an instruction.
+    """MergedEnds: the ends of the merged log and of each session's merge after an instruction.
 
     Attributes:
-        instruction: the instruction.
+        instruction: the index of the instruction.
         end: the end of the merged log.
         sessions: merged end by session.
     """
@@ -50,12 +50,12 @@ class Ledger:
         file_bytes_max: a merged file rolls before it would exceed this.
         index: the last instruction that was executed.
         sessions: merged end by session.
-        tails: the last merged frame by session, where this node read it.
+        tails: the last merged frame by session; absent if this node did not read that frame.
         samples: a few messages by group, in order: the first, the last, and some between, sparser
             with age.
-        begun: for each session whose copies were dropped, the instruction that dropped them, and
-            the ids of its retired logs, which may not be pushed again, latest first, separated by
-            spaces. In order of the instructions.
+        begun: by session, the instruction that last dropped its copies, and the ids of its retired
+            logs, which may not be pushed again (latest first, separated by spaces). The dictionary
+            is in order of the instructions.
         opened: the ownership of each session that was opened.
         watermarks: per session or group, the number below which a message is a repeat.
         end: where the merged log ends.
@@ -153,7 +153,7 @@ class Ledger:
         self.active_sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
-        """Record that a slice is merged though nothing was appended: it held only repeats."""
+        """Record that a slice is merged; it held only repeats, so nothing was appended."""
         self.sessions[each.session] = each.end
         self.tails.pop(each.session, None)  # only the leader has read its frames
         self.watermarks[each.watermark_name] = each.next_sequence
@@ -260,7 +260,10 @@ class Ledger:
             self.note(note.name, note.text)
 
     def note(self, name: str, text: str) -> None:
-        """Store a text, or delete the name if it is empty; ignore new names beyond the limit."""
+        """Store a text under a name, or ignore it if the name is new and there are too many.
+
+        An empty text deletes the name.
+        """
         if not text:
             self.notes = {each: known for each, known in self.notes.items() if each != name}
         elif name in self.notes or len(self.notes) < NOTES_MAX:

@@ -42,7 +42,8 @@ OWNED: Final = frozenset(
 class Life:
     """Life: a change that the nodes decide for a session, such as a reset or a new owner.
 
-    A node executes the change only if the session's merged end is still `before`.
+    A node executes the change only if the session is still in the state it was decided on. A change
+    of ownership compares `since`; any other change, and one that ends the log, compares `before`.
 
     Attributes:
         time_ns: the deciding leader's clock.
@@ -55,7 +56,7 @@ class Life:
             under the session's name.
         owner: the name in the new owner's certificate; "" if unknown, or if the name becomes free.
         since: the instruction that last changed the session's ownership; 0 if none did.
-        begins_again: whether a session that is taken over starts over with another log.
+        begins_again: whether a session that a new owner takes over starts again with another log.
     """
 
     time_ns: int

@@ -20,7 +20,7 @@ class Tail(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Sample: a merged message by which a session that joins a group is compared with the group.
+    """Sample: a merged message of a group, with which a session that joins the group is compared.
 
     Attributes:
         number: the sequence number of the message.
@@ -37,7 +37,7 @@ class Ownership(NamedTuple):
     Attributes:
         owner: the name in the publisher's certificate; "" until known.
         log: the id of the log that may be pushed; "" until known.
-        since: the instruction that last changed this.
+        since: the instruction that last changed the ownership.
         closed_ns: merge time of the instruction that closed the session; 0 while it is open.
     """
 

@@ -41,7 +41,8 @@ class Settings:
 
     Attributes:
         heartbeat_ticks: ticks between two heartbeats of a leader.
-        election_ticks: the minimum election timeout; each wait is drawn from one to two of them.
+        election_ticks: the minimum election timeout; each timeout is drawn from one to two times
+            this.
         batch_bytes_max: bytes of commands in one message.
         window_entries_max: entries sent to a peer and not yet acknowledged.
         undecided_bytes_max: bytes of uncommitted commands before a proposal is refused.
@@ -80,8 +81,8 @@ class Core:
         roster: which incarnation of each member counts.
         snapshots: the newest snapshot, and the one being received.
         outgoing: messages to send.
-        announced: term and index of a configuration's entry, and the configuration, as announced by
-            another node.
+        announced: a configuration that another node announced, after the term and index of its
+            entry.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Core:
 
     @property
     def is_voter(self) -> bool:
-        """Whether, by this node's own log, this copy of its state counts."""
+        """Whether this copy of the node's state counts, according to the node's own log."""
         return self.roster.counts(self.name, self.incarnation)
 
     @property
@@ -140,16 +141,16 @@ class Core:
 
     @property
     def may_vote(self) -> bool:
-        """Whether to answer candidates at all: if this copy counts, or no copy of this node does.
+        """Whether to answer candidates: true if this copy counts, or if no copy of the node does.
 
         A candidate counts votes by its own roster, which may admit this copy before this node's log
         does. If nodes voted only once their own log admits them, an admission whose leader was lost
         could leave two live nodes of three without a leader.
 
-        If another copy of this node counts in its log, or the log does not list the node, the log
-        lacks committed entries: a copy is admitted only once it holds the entry that suspends the
-        one before it, and a node is promoted only once it holds the one that made it a learner. So
-        it stays silent.
+        This node does not vote if its log says that another copy of it counts, or does not list it.
+        Such a log lacks committed entries: a copy is admitted only once it holds the entry that
+        suspends the copy before it, and a node is promoted only once it holds the entry that made
+        it a learner.
         """
         seat = self.roster.now.get(self.name)
         return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
@@ -166,7 +167,8 @@ class Core:
     def elects(self, name: str) -> bool:
         """Whether a node may vote, campaign and lead, as far as this node knows.
 
-        Any copy of the node's state may, since this log may not yet know which copy counts.
+        The answer is the same for all copies of that node's state, because the log here may not say
+        yet which copy counts.
         """
         seat = self.roster.now.get(name)
         if seat is not None and seat.votes:  # the usual case
@@ -185,7 +187,7 @@ class Core:
     def is_removed(self) -> bool:
         """Whether the log removes this copy from the cluster.
 
-        A leader sends a node its own removal only after that is committed, so it is final.
+        A leader sends a node its own removal only once the removal is committed, so it is final.
         """
         roster = self.roster
         return self.name not in roster.now and roster.has_counted(self.name, self.incarnation)
@@ -195,7 +197,7 @@ class Core:
         self.term, self.voted_for = term, voted_for
 
     def finish_read(self, ticket: int, index: int) -> None:
-        """Have this node's application answer a read once it has applied `index`."""
+        """Have this node's application answer a read once the application has applied `index`."""
         self._reads.append(Read(ticket, index))
 
     def append(self, entry: Entry) -> None:
@@ -296,7 +298,7 @@ class Outgoing:
     the entries and ballot they refer to are durable.
 
     Attributes:
-        now, after_sync: the messages of either kind.
+        now, after_sync: the messages to send at once, and those to send after the sync.
         append_reply: the receiver and the reply to the leader, into which later replies may be
             merged.
     """

@@ -101,8 +101,9 @@ class Leader:
         last, news = core.log.last, (core.commit, reads.round)
         for peer in self._peers.values():
             if peer.next <= last or peer.sent != news:
-                # With its removal uncommitted, a removed peer could keep the others from electing a
-                # leader without it, and would not know whether it is a member.
+                # A removed peer gets only committed entries. If it had its removal uncommitted, it
+                # could keep the others from electing a leader without it, and would not know
+                # whether it is a member.
                 self._send(peer, last if peer.name in core.roster.now else core.commit)
         if self._transfer_due:
             self._send_timeout_now()
@@ -145,7 +146,7 @@ class Leader:
         if prev_term is None:
             self._begin_snapshot(peer)
             return
-        # it would say nothing new; if the message is lost, a heartbeat repeats it
+        # a reply would say nothing new; if the message is lost, a heartbeat repeats it
         no_reply = (
             not (entries or heartbeat)
             and peer.sent[1] == self.reads.round
@@ -165,9 +166,10 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """Return up to which entry, at most `index`, the log may be cut.
+        """Return the last entry, at most `index`, that the log may drop with all before it.
 
-        A peer that is receiving a snapshot needs the entries after it, or else another snapshot.
+        A peer that is receiving a snapshot needs the entries after that snapshot; without them it
+        would need another snapshot.
         """
         sending = [
             peer.snapshot.index
@@ -223,7 +225,8 @@ class Leader:
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
         """Record that a peer was heard from, and return its progress.
 
-        None if the peer is unknown, or if the copy that counts is live and this is another copy.
+        None if the peer is unknown, or if the message comes from another copy of its state while
+        the copy that counts is live.
         """
         peer = self._peers.get(sender)
         if peer is None:
@@ -271,8 +274,8 @@ class Leader:
     def _update_roster(self, peer: Progress) -> None:
         """Suspend the lost copy of a peer's state; once that is committed, admit the new one.
 
-        As every change of the members, each step waits until the last one and an entry of this term
-        are committed. The new copy holds the log up to the suspension before it counts.
+        Like every change of the members, each step waits until the last change and an entry of this
+        term are committed. The new copy must hold the log up to the suspension before it counts.
         """
         core = self._core
         seat = core.roster.now.get(peer.name)
@@ -287,9 +290,11 @@ class Leader:
     def _suspect(self, peer: Progress, message: AppendReply) -> None:
         """Suspend a peer that has lost entries it had acknowledged.
 
-        A rejection at `match` is usually an old one that arrives late. A message of a new round was
-        certainly sent after the acknowledgement: if it is rejected too, the entries are lost, and
-        perhaps votes as well. Such a copy never counts again; its node starts with an empty one.
+        A peer that acknowledged entry `match` should not reject a message that follows this entry.
+        Usually, such a rejection was sent before the acknowledgement and arrives late, so the first
+        one only opens a new round. Messages of that round are sent after the acknowledgement; if
+        the peer rejects one of them too, it has lost the entries, and perhaps votes as well. A
+        suspended copy never counts again; its node starts with an empty one.
         """
         core = self._core
         if not peer.suspicion:
@@ -362,7 +367,10 @@ class Leader:
             self._transferee, self._transfer_due = "", False
 
     def heard_voters(self) -> list[str]:
-        """This node, and the voters heard lately, except those of which another copy counts."""
+        """Return this node and the voters heard within an election timeout.
+
+        A voter is left out if the copy of its state that was heard is not the one that counts.
+        """
         voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
         live = [peer for peer in voters if self.is_live(peer)]
         heard = [p.name for p in live if p.incarnation == UNKNOWN or self.counts(p)]
@@ -391,7 +399,7 @@ class Reads:
     with the commit index as of its round, which covers every write that completed before it.
 
     Attributes:
-        asked: the reads in no round yet: who asked, and with which ticket.
+        asked: the reads that are not in a round yet: the asking node and its ticket for each.
         rounds: the open rounds: number, commit index, and the reads in each.
         round: the newest round; every message to a peer carries it and every reply returns it.
     """
