@@ -20,7 +20,7 @@ def size_text(size: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration for people: rounded, from a minute on in its two largest units.
+    """Return a rounded duration for people; from one minute on, it is in its two largest units.
 
     >>> duration_text(0.0042), duration_text(0.25), duration_text(5), duration_text(59.4)
     ('4.2 ms', '250 ms', '5 s', '59 s')
@@ -41,7 +41,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Return a number with two significant digits, or whole.
+    """Return a number below 10 with at most one decimal, and any other as a whole number.
 
     >>> _short(5.0), _short(4.25), _short(9.96), _short(420.4)
     ('5', '4.2', '10', '420')

@@ -12,11 +12,12 @@ _SHARE: Final = 1 / 8  # of a new duration in a running mean
 
 
 class RunningMean:
-    """RunningMean: the mean duration of recent calls; each new one counts for an eighth.
+    """RunningMean: the mean duration of recent calls; each new one has a weight of 1/8.
 
-    On a machine whose processors are shared, a quick call sometimes takes long because something
-    else runs, which says nothing about the next call. If all calls take ten times a limit, the mean
-    exceeds the limit at the first call; if they take twice the limit, at the sixth.
+    On shared processors, a call sometimes takes long only because something else is running, and
+    the next call is quick again. So one slow call should count little. If all calls take ten times
+    a limit, the mean exceeds the limit at the first call; if they take twice the limit, at the
+    sixth.
 
     Attributes:
         mean_s: the mean so far, in seconds.

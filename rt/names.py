@@ -78,7 +78,7 @@ def parse_node(text: str) -> NodeName:
 
 
 def parse_peer(text: str) -> PeerName:
-    """Return `text` as the name in a certificate; `Misuse` as for `parse_session`."""
+    """Return `text` as a name for a certificate; `Misuse` as for `parse_session`."""
     return PeerName(_parse("peer", text))
 
 
@@ -110,7 +110,7 @@ def parse_glob(text: str) -> NameGlob:
     """Return `text` as a glob over names: the characters of a name, and `*`.
 
     Raises:
-        Misuse: `text` has another character, is too long, or has no `*` and is not a name.
+        Misuse: `text` has any other character, is too long, or has no `*` and is not a valid name.
 
     >>> parse_glob("jfk-*")
     'jfk-*'

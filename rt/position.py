@@ -52,12 +52,12 @@ class Position(int):
 
     @property
     def run(self) -> int:
-        """Return the run, which is one start of the writer: x in `log.x.y`."""
+        """The number of the run, which begins when the writer starts: x in `log.x.y`."""
         return self >> (ROLL_BITS + OFFSET_BITS)
 
     @property
     def roll(self) -> int:
-        """Return the file's number in that run: y in `log.x.y`."""
+        """The file's number in that run: y in `log.x.y`."""
         return (self >> OFFSET_BITS) & (ROLL_END - 1)
 
     @property
@@ -87,7 +87,7 @@ class Position(int):
 
     @property
     def is_last_run(self) -> bool:
-        """Whether no further run is possible, so that a log here could not be continued."""
+        """Whether this is the last possible run, so that the log cannot be continued."""
         return self.run == RUN_END - 1
 
     def next_run(self) -> "Position":

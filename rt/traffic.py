@@ -21,5 +21,5 @@ class Traffic:
         self.frames += frames
 
     def take(self, other: "Traffic") -> None:
-        """Add the counts of another point."""
+        """Add another object's counts."""
         self.add(other.bytes, other.messages, other.frames)
