@@ -11,7 +11,7 @@ _FAULTS_MAX: Final = 100  # faults listed; a longer list is of no use
 
 
 class Chain:
-    """Takes the frames of one log in order and lists every contradiction.
+    """Takes the frames of one log in order and lists the first 100 contradictions.
 
     In a session, sequence numbers must not decrease. In a merged log, message numbers must have no
     gaps, merge times and each session's positions must not decrease, and each range's running
@@ -56,7 +56,7 @@ class Chain:
         self.digest = done.digest
 
     def skip(self, number: int | None) -> None:
-        """Start over after an unreadable part; `number` is that of the next message, if known."""
+        """Start over after an unreadable part; `number` is the next message's, None if unknown."""
         self._range, self.digest, self.number = None, None, number
 
     def drop(self) -> None:

@@ -123,7 +123,8 @@ def _ends(values: Sequence[bytes]) -> bytes:
 def _checked_end(offsets: memoryview) -> int:
     """Return the last offset; `FrameError` unless they start at 0 and never decrease.
 
-    Arrow trusts offsets: one that decreases or points beyond the body would read foreign memory.
+    Arrow trusts offsets: one that decreases or points beyond the body would make it read other
+    memory.
     """
     if len(offsets) < _FEW:
         values: list[int] = offsets.tolist()
@@ -140,10 +141,11 @@ def _ascends_wide(offsets: memoryview) -> bool:
     """Whether no offset is smaller than the one before it.
 
     One subtraction of two long integers compares all neighbours: 10 ns an offset, a third of the
-    time of sorting, which makes an object of each. An offset is a 32-bit lane whose top bit is 0,
-    since a body has at most 32 MiB. That bit is set before subtracting: it is lost where the next
-    offset is smaller, and keeps the lane from borrowing from its neighbour. The last lane has no
-    next offset, so its bit is kept only if its offset is 0.
+    time of sorting, which creates an object for each offset. An offset is a 32-bit lane whose top
+    bit is 0, since a body has at most 32 MiB. The top bit of each lane is set before the
+    subtraction, so that no lane borrows from its neighbour. The subtraction clears that bit exactly
+    where the next offset is smaller. The last lane has no next offset, so its bit is kept only if
+    its offset is 0.
     """
     lanes = len(offsets)
     bits = lanes.bit_length()

@@ -1,7 +1,7 @@
-"""Dropped notices: which messages a full session dropped just before a file begins.
+"""Dropped notices: say which messages a full session dropped just before a file begins.
 
 A notice is a control frame at the start of the file. Its size is fixed, so that it can be rewritten
-in place until a node has a copy.
+in place until a node has copied it.
 """
 
 import json
@@ -22,13 +22,13 @@ from rt.format.frame import (
 from rt.position import START, Position
 
 _BODY_BYTES: Final = 192  # five numbers of at most 19 digits, with their names
-# Less than a sector, which a disk writes whole or not at all.
+# Less than a sector, which a disk writes atomically.
 NOTICE_BYTES: Final = HEADER_BYTES + _BODY_BYTES
 _POSITION_END: Final = 1 << 63
 
 
 class DroppedSpan(NamedTuple):
-    """The dropped messages: their positions in the session's log, sequence numbers, and when."""
+    """A span of dropped messages: its positions and sequence numbers, and when it was dropped."""
 
     begin: Position = START
     end: Position = START

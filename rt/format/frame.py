@@ -69,7 +69,8 @@ class Header(NamedTuple):
     def size(self) -> int:
         """Total bytes of the frame in a file: header, body and padding.
 
-        A multiple of 8, and no less than its message count: each message has a position.
+        It is a multiple of 8. The message at index i has the frame's position plus i, so a frame
+        has at least as many bytes as messages.
         """
         end = HEADER_BYTES + self.length
         if self.messages > end and self.kind == _MESSAGES:
@@ -92,7 +93,7 @@ def session_tag(session: str) -> int:
     """Return the CRC-32 of a session's name.
 
     Sessions with the same traffic have frames with equal positions and sizes. The tag reveals a
-    block of one session that has ended up in another's log.
+    block of one session that has ended up in the log of another.
     """
     return crc32(session.encode())
 
@@ -177,7 +178,7 @@ def encode_frame(
 
 
 def unpack_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
-    """Return a body, whose CRC was checked, decompressed if need be.
+    """Return a body, decompressed if it is compressed; the caller has checked its CRC.
 
     `FrameError` unless a compressed body yields exactly `raw_length` bytes; never allocates more.
     """

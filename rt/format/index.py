@@ -86,5 +86,5 @@ class Index:
         return low
 
 
-# The index was cut meanwhile: start at the beginning of the file.
+# Read if the index was cut meanwhile: the search then starts at the beginning of the file.
 _NOWHERE: Final = IndexEntry(0, 0, 0)

@@ -52,7 +52,7 @@ class LogIdentity(NamedTuple):
 
 
 class Rolled(NamedTuple):
-    """Manifest line of a file that takes no more frames; it ends at `end`, even if bytes follow."""
+    """Manifest line of a file that is complete: it ends at `end`, even if bytes follow."""
 
     file: Position
     end: int  # bytes of whole frames
@@ -70,7 +70,7 @@ class Rolled(NamedTuple):
         return self.next - self.first
 
     def may_hold(self, session: str) -> bool:
-        """Whether the file may hold messages of a session; true if the line does not name all."""
+        """Whether the file may hold messages of a session; True if the line omits some sessions."""
         names = self.sessions.split(",")
         return session in names or not names[-1] or names[-1].startswith("+")
 
@@ -180,11 +180,11 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def _torn_at(data: bytes, offset: int) -> int:
-    """Return the offset where a write torn by a power cut begins; the end if there is none.
+    """Return the offset where a write torn by a power cut begins; the data's end if none was.
 
     An unwritten sector reads as zeros up to its end. No line contains two zero bytes in a row, and
-    no single bit flip produces them. Each write is synced before the next one, so zeros with a
-    whole line after them are damage, not a torn write.
+    no single bit flip produces them. Each write is synced before the next one, so zeros
+    followed by a whole line are damage, not a torn write.
     """
     hole = data.find(_HOLE)
     end = len(data) - len(data[hole:].lstrip(b"\0"))
@@ -202,8 +202,8 @@ def _is_whole(line: bytes) -> bool:
 def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
     """Decode whole lines in bulk if all are rolled or archived lines in our exact spelling.
 
-    None if any line must go through `decode_entry`: it may be of another kind, spelled differently
-    or damaged. Takes a third of the time, which matters with 100,000 files.
+    Returns None if any line must go through `decode_entry`, because it is of another kind, spelled
+    differently or damaged. This takes a third of the time, which matters with 100,000 files.
     """
     lines = data.split(b"\n")
     lines.pop()
@@ -278,7 +278,8 @@ def _entry(fields: dict[str, Any]) -> Entry:
     return entry
 
 
-# Shared, never changed, and replaced by the first line: most sessions on a node have no such lines.
+# Empty defaults that all manifests share and never change; a first line replaces them. Most
+# sessions on a node have no such lines.
 _NO_ROLLED: Final[dict[Position, Rolled]] = {}
 _NO_ARCHIVED: Final[dict[Position, Archived]] = {}
 _NO_ORDER: Final[list[Position]] = []

@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """Publish time in UTC, cut to microseconds.
+        """Publish time in UTC, rounded down to microseconds.
 
         Raises:
             OverflowError: the time is before year 1 or after 9999; `time_ns` still has it.

@@ -50,7 +50,7 @@ class Range(NamedTuple):
     def sealed(self, previous: bytes, position: int, headers: bytes) -> tuple[Self, Encoded]:
         """Return this range with its running digest set, and its frame.
 
-        This does the same as `digested` and then `frame`, but faster, because it runs for each
+        The result is that of `digested` and then `frame`. This is faster, because it runs for each
         range.
         Arguments as for `digested`.
         """
@@ -71,7 +71,7 @@ class Range(NamedTuple):
         return range_bytes(self.session)
 
     def body(self, digest: bytes | None = None) -> bytes:
-        """Encode the body of the range frame, with `digest` in place of its own if given.
+        """Encode the body of the range frame; `digest`, if given, replaces the range's own digest.
 
         `FrameError` if the session's name is empty or too long.
         """

@@ -62,9 +62,9 @@ def judge(
     A bad frame counts as torn unless something proves that it was durable: the manifest
     (`rolled_end`); a later frame of the same session whose header states a durable position after
     the bad one; or the caller (`durable`: a peer's acknowledgement, a later run, a ledger). Frames
-    of a merged log prove nothing, since their headers were written for the sessions' logs. For
-    these, `Torn.followed` says whether a whole range follows: the log's own writer would have cut
-    the bad frame first.
+    of a merged log prove nothing, since their headers were written for the sessions' logs. In a
+    merged log, `Torn.followed` says whether a whole range follows the bad frame. If one does, the
+    frame is not just unfinished: the log's writer cuts such a frame before it appends a range.
 
     Args:
         read: `read(length, offset)` of the file.
@@ -74,8 +74,8 @@ def judge(
         rolled_end: where the manifest says the file ends, if it was rolled.
         archived: whether the manifest says the file was archived.
         durable: a position up to which this log is known to have been durable.
-        own: whether the durable positions in the headers refer to this disk; in a copy they do not,
-            and prove nothing.
+        own: whether the durable positions in the headers refer to this disk. In a copy they do not,
+            so they prove nothing.
         seen: called with the header of each whole frame, in order.
     """
     if archived and size == 0:

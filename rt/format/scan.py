@@ -79,10 +79,10 @@ class Scan:
 def next_header(
     read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
 ) -> Header | None:
-    """Step `walk` over the next frame and return its header; None if it ends after `end`.
+    """Step `walk` over the next frame and return its header; None if the frame ends after `end`.
 
-    For callers that trust the body because it was checked when it was written. Takes one small read
-    per frame and reads no payload. Raises `FrameError` as `Scan.next`.
+    For callers that trust the body because it was checked when it was written. This takes one small
+    read per frame and reads no payload. Raises `FrameError` like `Scan.next`.
     """
     offset = walk.position.offset
     if end - offset < HEADER_BYTES:

@@ -20,9 +20,9 @@ def walk_before(
 ) -> Walk:
     """Return a walk that begins before a wanted frame, as near as the index allows.
 
-    It begins at the last indexed frame that is not past the wanted one. If that index entry does
-    not match its frame, it begins at the start of the file: with a wrong time or number, the entry
-    could lie beyond the wanted frame.
+    The walk begins at the last indexed frame that is not past the wanted one. If the index entry of
+    that frame does not match the frame, the walk begins at the start of the file: an entry with a
+    wrong time or number could point beyond the wanted frame.
 
     Args:
         read: `read(length, offset)` of the log file.

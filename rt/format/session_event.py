@@ -1,7 +1,7 @@
 """Session events: the nodes' decisions about a session, as the merged log records them.
 
 An event is a range that adds no messages and holds one control frame. A range of a session's own
-frames always holds messages, so no publisher can forge one.
+frames always adds messages, so no publisher can forge an event.
 """
 
 import json
@@ -54,7 +54,7 @@ def is_event(current: Range) -> bool:
 def decode_event(
     header: Header, body: bytes | memoryview, current: Range, position: Position
 ) -> SessionEvent | None:
-    """Return the event in a control frame, whose CRC was checked; None if its kind is unknown.
+    """Return the event in a control frame, whose CRC was checked; None for an unknown change.
 
     Args:
         header: the frame's header.

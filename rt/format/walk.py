@@ -11,9 +11,10 @@ _RANGE = int(FrameKind.RANGE)  # looking up an enum member takes 0.1 us
 class Walk:
     """Takes the frames of one log in order, and knows what must come next.
 
-    In a session, every header states its own position. In a merged log, a range frame states its
-    own; the session frames after it keep their original headers, whose positions the range frame
-    gives. A block that was moved, repeated or left over from earlier fits neither rule. The session
+    In a session's log, every header states the frame's position. In a merged log, only a range
+    frame's header does. The session frames after it keep their original headers, which state
+    positions in the session's log, and the range frame says where those begin. A block that was
+    moved, repeated or left over from earlier breaks these rules. The session
     tag in each header distinguishes blocks of two sessions with equal positions.
     """
 
@@ -39,7 +40,7 @@ class Walk:
     def past(self, header: Header, new: Range) -> "Walk":
         """Return a walk at the end of a range that begins here and whose frames were checked.
 
-        It is the walk that a `step` for the range frame and for each session frame leads to.
+        The result is the same as after a `step` for the range frame and for each session frame.
 
         Args:
             header: the header of the range frame.

@@ -34,11 +34,12 @@ class Where:
     """Conditions that must all hold.
 
     `session=eu-*` and `session!=jfk` compare names or globs; `key=AA1` and `key!=AA*` compare keys
-    or, with `*` at the end, key prefixes; `header.content-type=text/*` does the same with a header,
-    and excludes messages without it. `.delay>=30` and `.flight.carrier=AA` compare a field of
-    a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
-    `null`; quotes turn any other value into a text. A message does not match if its payload is not
-    JSON or lacks the field, or, except with `!=`, if the field has another type than the value.
+    or, with `*` at the end, key prefixes; `header.content-type=text/*` compares a header in
+    the same way, and excludes messages without that header. `.delay>=30` and
+    `.flight.carrier=AA` compare a field of a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with
+    a number, a text, `true`, `false` or `null`; quotes turn any other value into a text. A message
+    does not match if its payload is not JSON or lacks the field. If the field and the value have
+    different types, only `!=` matches.
 
     Sessions are selected without reading a frame's body. A payload is decoded only if its bytes
     contain what a match needs.
