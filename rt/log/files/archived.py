@@ -19,8 +19,9 @@ NOT_OFFERED: Final = "not copied: its source lacks it"
 MISSING: Final = "missing"  # reason for a gap that no manifest line explains
 DROPPED: Final = "dropped"  # reason for a file that a full session dropped before any node had it
 KEPT: Final = "keep"  # start of the reason for a file deleted by a copy's own retention rule
-# Files are emptied in order, right after their lines are written. If a process died in between, the
-# last of them still hold bytes. Going back, this many empty files in a row end the search.
+# Archived files are emptied in order, right after their manifest lines are written. If the process
+# died in between, only the last archived files still hold bytes. So `finish_archiving` searches
+# backwards, and stops after this many empty files in a row.
 _EMPTY_IN_A_ROW: Final = 1024
 
 
@@ -64,7 +65,7 @@ def given_up_files(
 
     Args:
         known: the session's manifest.
-        active: bytes of the file that is still growing, which counts, but is kept.
+        active: bytes of the file that is still growing; they count, but the file is kept.
         at_ns: the current time, ns since the epoch.
         keep_s: how many seconds a file is kept after it was rolled; 0 for no limit.
         keep_bytes: total bytes of files above which the oldest are archived; 0 for no limit.
@@ -98,7 +99,7 @@ def begins_as_wanted(known: Manifest) -> bool:
 
 
 def is_own_choice(line: Archived) -> bool:
-    """Whether a file is missing for a reason of this copy alone, so others may still have it."""
+    """Whether a file is missing only in this copy, so that other copies may still have it."""
     return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 
@@ -123,7 +124,10 @@ def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
 
 
 def finish_archiving(disk: Disk, directory: str, manifest: Manifest) -> int:
-    """Empty files that were recorded as archived before a crash; return how many."""
+    """Truncate the files that the manifest says are archived; return how many still had bytes.
+
+    A process that died after recording an archived file may have left bytes in it.
+    """
     count = in_a_row = 0
     for file in reversed(manifest.order):
         if file in manifest.archived:

@@ -1,6 +1,6 @@
-"""ContinuedLog: a record, kept in a copy, of the ended log that it was a copy of before.
+"""ContinuedLog: records in a copy which log it held before, and which log continues that one.
 
-A copy of a log that has ended is cut where another log continues, and becomes a copy of that log.
+When a log has ended, each copy is cut where another log continues, and then copies that log.
 """
 
 import json

@@ -18,7 +18,7 @@ from rt.log.files.listing import log_files, manifest_size
 from rt.position import Position
 
 _LOOKS_A_PROBE: Final = 16  # a probe costs three system calls
-# of a manifest: holds at least one line, which no log recreated in its place repeats
+# kept from a manifest's end: at least one line, which no log recreated in its place repeats
 _LAST_BYTES: Final = 256
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
@@ -110,8 +110,8 @@ class LogDirectory:
     def is_continued(self) -> bool:
         """Whether the manifest on disk is still the file that was read, though it may have grown.
 
-        The manifest is another file if the directory was deleted or restored from a backup: a log's
-        own writer never replaces it. After `close`, this call opens the manifest and keeps it
+        It is another file only if the directory was deleted or restored from a backup: a log's own
+        writer never replaces the manifest. After `close`, this call opens the manifest and keeps it
         open, so that no other file can get its inode.
         """
         try:
@@ -133,13 +133,13 @@ class LogDirectory:
         return False
 
     def begun_again(self) -> "LogDirectory | None":
-        """Return the log that has replaced this log, refreshed; None if this log is still there.
+        """Return the copy that has replaced this one, refreshed; None if this one is still there.
 
-        The new log may be incomplete: a node whose log was deleted copies it from the other nodes,
-        from the first line on.
+        The new copy has the same identity. It may be incomplete: a node whose log was deleted
+        copies it from the other nodes, from the first line on.
 
         Raises:
-            CorruptLog: The directory now holds another log.
+            CorruptLog: The directory now holds a log with another identity.
         """
         if self._inode is None or self._manifest_status()[0] == self._inode:
             return None
@@ -154,7 +154,7 @@ class LogDirectory:
         return fresh
 
     def take_up(self, fresh: "LogDirectory") -> None:
-        """Read `fresh`, the log that has replaced this log, from now on."""
+        """From now on, read `fresh`, the copy that has replaced this one."""
         self.close()
         self.manifest, self._inode, self._last = fresh.manifest, fresh._inode, fresh._last
 
@@ -199,7 +199,7 @@ class LogDirectory:
         """Return the files that hold their bytes, or should hold them, oldest first.
 
         A rolled file that was not archived belongs to the log even if it was deleted: a reader has
-        to meet the gap.
+        to notice that it is missing.
         """
         due = (start for start in self.manifest.order if not self.is_gone(start))
         return sorted({*self.files(), *due})
@@ -268,7 +268,7 @@ class LogDirectory:
     def walk_before(
         self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]
     ) -> Walk:
-        """Return a walk at the last indexed frame of an open file that is not past a place.
+        """Return a walk that begins in an open file, at its last indexed frame not past a place.
 
         `is_past` returns whether an index entry is past that place.
         """

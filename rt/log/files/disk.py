@@ -19,10 +19,11 @@ SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads
 # failing disk would fill up with them.
 _REPLACED: Final = f"{SET_ASIDE}replaced."
 _REPLACED_MAX: Final = 8
-# How many versions set aside under one name are kept. The first shows how the trouble started; a
-# failing disk, or a publisher that sends different bytes, sets aside one copy after another.
+# How many versions set aside under one name are kept. The first shows how the trouble started. More
+# would fill the disk if it fails repeatedly, or if a publisher keeps sending different bytes.
 _ASIDE_MAX: Final = 2
-# Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some Python calls.
+# The descriptor of a closed file: larger than any on Linux (fs.nr_open), so that calls raise
+# `OSError`; with -1, some Python calls raise `ValueError`.
 _NO_FD: Final = (1 << 31) - 1
 # per read and write; with smaller blocks, the calls cost as much as the copying
 COPY_BYTES: Final = 1 << 20
@@ -316,11 +317,11 @@ def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
 
 
 def replace_small(path: str, draft: str, data: bytes) -> None:
-    """Replace a small file by one rename, so that readers see it whole; not synced.
+    """Replace a small file by a rename, so that readers never see part of it; not synced.
 
     Args:
         path: the file.
-        draft: path of the file that is renamed, in the same directory.
+        draft: path of a temporary file in the same directory.
         data: the new contents.
     """
     fd = open_small(draft)
@@ -384,7 +385,7 @@ def put_in_place(disk: Disk, fresh: str, path: str) -> str:
 
     Returns:
         The name under which the damaged file is kept. "" if it is not kept, because there are
-        enough such files or the disk refuses; the copy holds everything that it held.
+        enough such files or the disk refuses; nothing is lost, since the copy is whole.
     """
     parent = os.path.dirname(path)
     if sum(name.startswith(_REPLACED) for name in disk.names(parent)) >= _REPLACED_MAX:
@@ -404,7 +405,7 @@ def _last_aside(path: str) -> str:
 
 
 def _aside(disk: Disk, path: str, prefix: str) -> str:
-    """Return a name beside `path` that no program reads and that is not in use."""
+    """Return an unused name, in the directory of `path`, for a file that no program reads."""
     parent, name = os.path.split(path)
     there = set(disk.names(parent))
     number = 0

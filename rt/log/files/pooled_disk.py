@@ -14,8 +14,9 @@ from rt.format.index import SUFFIX
 from rt.latencies import Latencies
 from rt.log.files.disk import OsDisk, OsFile
 
-# Divisor of the process's descriptor limit; the rest is for connections, the merged log, the
-# journal and peers. At the usual limit of 1,024 that leaves 256, of which an active session uses 5.
+# A pool gets a quarter of the process's descriptor limit; the rest is for connections, the merged
+# log, the journal and peers. At the usual limit of 1,024, a pool has 256 descriptors, and an active
+# session uses 5.
 _SHARE: Final = 4
 _FILES_MIN: Final = 32
 _FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
@@ -40,8 +41,8 @@ class PooledDisk(OsDisk):
     descriptors that were open when it happened.
 
     Threads:
-        `lock` guards `_open`, `uses`, and `pins`, `used`, `is_open`, `is_closed` and the
-        descriptor of every file. It is held while a file reopens or gives up its descriptor, but
+        `lock` guards `_open` and `uses`, and in every file `pins`, `used`, `is_open`, `is_closed`
+        and the descriptor. It is held while a file reopens or gives up its descriptor, but
         not while it is read, written or synced. `files_max` and `recent_uses` are set once. Any
         thread may call everything.
     """
@@ -54,8 +55,8 @@ class PooledDisk(OsDisk):
         """
         super().__init__(syncs)
         self.files_max = files_max or pool_size()
-        # Least recently used first. A file moved to the end less than a quarter of the pool's uses
-        # ago is still far from the front, so it is not moved again.
+        # Least recently used first. A file that was moved to the end within the last `recent_uses`
+        # uses of the pool is still far from the front, so it is not moved again.
         self._open: OrderedDict[PooledFile, object] = OrderedDict()
         self.recent_uses = self.files_max // 4
         self.uses = 0
@@ -95,7 +96,7 @@ class PooledDisk(OsDisk):
         file.used = self.uses
 
     def move_back(self, file: "PooledFile") -> None:
-        """Mark a file as used last, so it gives up its descriptor last; the caller has the lock."""
+        """Mark a file as used last, so that it is released last; the caller holds the lock."""
         self._open.move_to_end(file)
         file.used = self.uses
 
@@ -133,7 +134,7 @@ def _pinned(
 ) -> Callable[Concatenate["PooledFile", _Args], _Result]:
     """Wrap a method of a pooled file, so that the file has a descriptor during the call.
 
-    A file that has given up its descriptor is opened again first.
+    If the file has given up its descriptor, it is opened again first.
     """
 
     @wraps(call)

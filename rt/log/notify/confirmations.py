@@ -1,4 +1,4 @@
-"""Confirmations: how much of a session the nodes hold, in a small file beside its log."""
+"""Confirmations: how much of a session the nodes hold, in a small file in its directory."""
 
 import os
 import struct

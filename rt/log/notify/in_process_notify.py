@@ -17,7 +17,7 @@ class NewsPlace(NamedTuple):
 
 
 class WrittenFrame(NamedTuple):
-    """A small frame just written to its file, so that readers in the process need not read it.
+    """A small frame that was just written, so that readers in the process need not read the file.
 
     Attributes:
         log: the id of the log.
@@ -44,7 +44,7 @@ class News(NamedTuple):
 
     Attributes:
         alone: whether the log grew by a single message after a pause. If not, more messages may
-            follow at once, and the writer holds a lock that other threads wait for.
+            follow immediately, and the writer holds a lock that other threads wait for.
         end: where the whole frames of the log's active file now end; None if not reported.
         frame: the frame that was appended; None if it is large, or not the only one.
     """

@@ -1,4 +1,4 @@
-"""ShippingNote: why a session is not being shipped, in a small file beside its log."""
+"""ShippingNote: why a session is not being shipped, in a small file in its directory."""
 
 import os
 import time
@@ -54,7 +54,7 @@ class ShippingNote:
     def write(self, reason: str, code: str = "") -> None:
         """Replace the note, or remove it if `reason` is "".
 
-        `code` is the code of a refusal that lasts however long the publisher waits, or "".
+        `code` is the refusal's code if waiting cannot end the refusal; otherwise "".
         """
         if not reason:
             with suppress(FileNotFoundError):

@@ -47,7 +47,7 @@ class Subdirectories:
 
         Args:
             path: The directory, which need not exist.
-            counts: Returns whether a name passes the filter, always the same for a name.
+            counts: Returns whether a name passes the filter; the answer for a name never changes.
             clock: A monotonic clock, in seconds.
         """
         self._path = path

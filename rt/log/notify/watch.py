@@ -13,7 +13,7 @@ from rt.errors import Misuse
 from rt.log.notify.event_file import EventFile
 
 MODES: Final = ("auto", "inotify", "poll")
-# Applies to inotify too: events may be lost, and network file systems send none.
+# The longest wait, even with inotify: events may be lost, and network file systems send none.
 POLL_S: Final = 0.25
 # Without inotify: 200 checks a second for each waiter, about 1 % of a core.
 _POLL_ONLY_S: Final = 0.005
@@ -41,9 +41,9 @@ class Wake:
     """Lets another thread end a wait, with a descriptor that can be polled together with sockets.
 
     Threads:
-        Any thread, and a signal handler, may call `set`, also while the owner closes it. The
-        waiting thread calls the rest. `_is_set` is set before the descriptor is written and cleared
-        after it was read; while it is set, a wait that has not begun ends at once.
+        Any thread or signal handler may call `set`, even while the owner calls `close`. The waiting
+        thread calls everything else. `_is_set` is set before the descriptor is written, and cleared
+        after the descriptor was read. While `_is_set` is set, a wait that begins ends immediately.
     """
 
     __slots__ = ("_event", "_is_set", "_poller")
@@ -190,7 +190,7 @@ class Watch:
         self.close()
 
     def __del__(self) -> None:
-        # Closed by its own finalizer, the inotify instance would warn of an unclosed file.
+        # Otherwise the inotify instance's own finalizer would warn of an unclosed file.
         if getattr(self, "_inotify", None) is not None:
             self.close()
 

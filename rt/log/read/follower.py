@@ -56,7 +56,7 @@ class SessionFilter:
 
         Args:
             names: Names or globs of the wanted sessions, or a single one; None for all.
-            where: Conditions; a session must also meet those on sessions to be wanted.
+            where: Conditions. A session is wanted only if it also meets those on sessions.
         """
         if isinstance(names, str):
             names = [names]
@@ -117,7 +117,7 @@ class Matching:
         self._judge_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether `look` may have something new to report; in the first seconds, False."""
+        """Whether `look` may have something new to report; False in the first 5 seconds."""
         if self._judged == (self._sessions.met, self.has_given):
             return False
         self._judge_s = self._judge_s or now_s + _GRACE_S
@@ -208,7 +208,7 @@ class Follower:
 
         Raises:
             GapError: Part of the log is gone, and `on_gap` is `raise`.
-            SupersededError: The log has ended before this position, and `on_gap` is `raise`.
+            SupersededError: The log ended before the reader's position, and `on_gap` is `raise`.
             CorruptLog: The log is damaged here; `ReplacedLog` if it was restored from a backup.
             Misuse: There is no log, or it ends before the start, and `follow` is false.
         """
@@ -266,9 +266,9 @@ class Follower:
         return found
 
     def _successor(self, reader: Reader) -> Superseded | None:
-        """Continue in the log that continues this copy's log, if the copy was turned into its copy.
+        """Switch to the log that continues this one, if the directory now holds a copy of that log.
 
-        Returns the event that reports this; None if the copy is unchanged.
+        Returns the event that reports the switch; None if there was none.
         """
         before, known = self.log.manifest.identity, read_continued(self.log.path)
         if known is None or before is None or known.old != before.id:
@@ -289,7 +289,7 @@ class Follower:
 
     def _meet_end_of_log(self, event: Superseded) -> None:
         if event.position <= event.cut or self._on_gap == "skip":
-            return  # nothing that was read is missing in the log that goes on
+            return  # nothing that was read is missing from the new log
         if self._on_gap == "raise":
             raise SupersededError(event)
         self._on_event(event)
@@ -320,7 +320,7 @@ class Follower:
     def _meet_nothing(self) -> None:
         """Report the gap at the log's beginning, if any, because the reader has found no message.
 
-        This is only for a start at the earliest or the last messages: reading from any other start
+        This applies only to the starts `earliest` and `Last`: from any other start, reading itself
         finds the gap.
         """
         if self._start != "earliest" and not (
@@ -342,7 +342,7 @@ class Follower:
         if unmatched is None:
             return
         event = NoMatch(*unmatched, self._begin, reader.position)
-        # without a similar name, and not read from the beginning, the session may simply be silent
+        # if no name is similar and earlier messages were not read, it may just be silent
         is_likely = event.nearest or self._start == "earliest"
         _log.log(logging.WARNING if is_likely else logging.INFO, "%s: %s", self.log.path, event)
         self._on_event(event)

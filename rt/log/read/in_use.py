@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 
 class InUse:
-    """Lets any thread close a resource that another thread uses; it is released after that use.
+    """Lets any thread close a resource while another uses it; the release waits for that use.
 
     If a descriptor were closed during use, the using thread might next read another file that was
     given the same number.
 
     Threads:
-        One thread at a time uses it, in a `with` block; any may call `stop` and `close`.
+        One thread at a time uses the resource, in a `with` block; any may call `stop` and `close`.
         `is_stopped` only ever becomes true, and any may read it. `_lock` guards the rest;
         `_release` is called without it, and only once.
 

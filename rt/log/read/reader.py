@@ -34,8 +34,8 @@ _TOLD_A_LOOK: Final = 64
 class Reader:
     """Reads a log from a position on, in order, and checks it; writes nothing.
 
-    `poll` returns a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`; None if
-    there is nothing yet, and a later call may return something. Not thread-safe.
+    `poll` returns a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`; it
+    returns None if there is nothing yet; call it again later. Not thread-safe.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
@@ -248,7 +248,7 @@ class Reader:
         return False
 
     def _is_awaited(self) -> bool:
-        """Whether a node is copying the log again, or has done so and the copy is read now."""
+        """Whether a node is copying the log again, or the reader has just switched to that copy."""
         walk = self._scan.walk if self._scan else None
         place = self.position if walk is None else max(self.position, walk.position)
         return self._is_being_copied(place) or self._scan is None
@@ -256,7 +256,7 @@ class Reader:
     def _is_being_copied(self, place: Position) -> bool:
         """Whether a node is copying the whole log again and has not reached `place`.
 
-        Once it has reached `place`, the reader switches to the new log, and no file is open.
+        Once the copy has reached `place`, the reader switches to it, and no file is open.
         """
         fresh = self.log.begun_again() if self.log.merged else None
         was_awaited, self.awaits_copy = self.awaits_copy, False
@@ -278,7 +278,7 @@ class Reader:
     def _is_at_told_end(self, position: Position) -> bool:
         """Whether everything up to the end that the writer announced was read; forget that end.
 
-        Now and then False all the same, so that the file is looked at.
+        Now and then this returns False anyway, so that the file itself is checked.
         """
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
@@ -369,7 +369,7 @@ class Reader:
         return self._file.size() >= walk.position.offset - read
 
     def _goes_on_elsewhere(self) -> bool:
-        """Whether a new file has replaced the open one; switch to it once it has what was read.
+        """Whether a new file has replaced the open one; switches once the new one is long enough.
 
         A node sets a damaged file of its merged log aside and copies it again from another node.
         """

@@ -12,9 +12,9 @@ from rt.position import Position
 def at_sequence(log: LogDirectory, session: str, number: int) -> Position:
     """Return the position of a session's message with this sequence number, or of the next one.
 
-    Goes back through the files that may hold messages of the session, looking at the session's
-    first message in each, until one is early enough; then it reads forward from there. So a file is
-    read twice at most, and only a little of it if the session is busy.
+    The search goes back through the files that may hold messages of the session, and looks at the
+    session's first message in each, until one is early enough. From there it reads forward. So each
+    file is read at most twice, and the first time only in small part if the session is busy.
 
     Args:
         log: a merged log, refreshed and not empty.

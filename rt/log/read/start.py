@@ -101,8 +101,8 @@ Start = Literal["earliest", "latest"] | Position | Last | AtTime | AtSequence | 
 def parse_start(text: str) -> Start:
     """Parse a start as written on a command line.
 
-    One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `sequence:41`, `at:`
-    with nanoseconds, or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
+    The text is `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `sequence:41`,
+    `at:` with nanoseconds, or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
 
     >>> parse_start("last:100")
     Last(messages=100)
@@ -180,7 +180,7 @@ def resolve(
     Args:
         log: the log.
         start: where to begin.
-        wants: the sessions whose messages count for `Last`; None for all.
+        wants: returns whether a session's messages count for `Last`; None counts all.
 
     Raises:
         CorruptLog: Damage was found while searching for the position.

@@ -15,8 +15,8 @@ from rt.log.files.disk import Disk, File, Span
 from rt.position import Position
 
 # Index entries are written only after their frames are synced, because a power cut may lose the
-# bytes before a frame and keep the frame. Entries are also buffered up to this number: recovery
-# scans and rewrites what follows the last entry, so at most some 2 MiB.
+# bytes before a frame and keep the frame. Up to this many entries are buffered: recovery scans and
+# rewrites what follows the last entry, which is then at most some 2 MiB.
 _INDEX_BUFFER: Final = 8
 # Plain integers: looking up an enum member takes 0.1 us.
 _CONTROL, _RANGE = int(FrameKind.CONTROL), int(FrameKind.RANGE)
@@ -78,8 +78,8 @@ class ActiveFile:
     ) -> tuple[Verdict, Walk]:
         """Judge, count and rewrite the file's bytes, and cut wrong index entries.
 
-        Reading starts at the last index entry, so that a restart does not read the whole file. All
-        of it is read if `whole` is set or the index leads to no whole frame.
+        Reading starts at the last index entry, so that a restart does not read the whole file. The
+        whole file is read if `whole` is set or the index leads to no whole frame.
 
         Args:
             durable: a position up to which the log is known to have been durable.
@@ -230,7 +230,7 @@ class ActiveFile:
         return self._index_file
 
     def _release_index(self) -> None:
-        """Close a session's index: it is written only every 2 MiB, and a node has many sessions."""
+        """Close a session's index, written only every 2 MiB, because a node has many sessions."""
         if not self._indexer.merged:
             self._close_index()
 

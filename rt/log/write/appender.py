@@ -22,7 +22,8 @@ from rt.log.write.active_file import ActiveFile, Facts, take_back
 from rt.log.write.recent_frames import RecentFrames, UsedSpan
 from rt.position import Position
 
-# Every acknowledgement of durability is built from one; only `Appender.sync` makes them.
+# A position up to which a log was synced. Every acknowledgement is built from one, and only
+# `Appender.sync` makes them.
 Durable = NewType("Durable", Position)
 
 
@@ -182,7 +183,7 @@ class Appender:
         Args:
             parts: the bytes of the frames, split anywhere.
             headers: the headers of all frames in order, including those in `copied`.
-            after: a copy of `walk` that has stepped over these headers, which proves them checked.
+            after: a copy of `walk` that has stepped over these headers, so they were checked.
             copied: bytes of another log's file that follow `parts`, copied without being parsed.
 
         Raises:
@@ -336,7 +337,7 @@ class Appender:
                 empty_files(self.disk, self.directory, [line.file for line in lines])
 
     def finish_archiving(self) -> None:
-        """Empty files that were recorded as archived before a crash; any thread may call this."""
+        """Truncate archived files that a crash left with bytes; any thread may call this."""
         with self._recording:
             if not self.is_closed:
                 finish_archiving(self.disk, self.directory, self.manifest)
@@ -354,7 +355,7 @@ class Appender:
             file.truncate(0)
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
-        """Write and sync manifest lines before the recorded change is made. Any thread may call.
+        """Write and sync manifest lines, before the changes they record. Any thread may call this.
 
         Raises:
             OSError: the lines could not be written; nothing was recorded.
@@ -384,12 +385,13 @@ class Appender:
     def replace_rolled(self, start: Position, fresh: str) -> str | None:
         """Replace a damaged rolled file by a whole copy; any thread may call this.
 
-        Readers that have the damaged file open keep it, and find the new one by its name.
+        A reader that has the damaged file open keeps it, and gets the new file if it opens the path
+        again.
 
         Args:
             start: where the file starts.
-            fresh: path of the copy, synced and checked, on the same file system, with its index
-                beside it.
+            fresh: path of the copy, synced and checked, on the same file system; its index is in
+                the same directory.
 
         Returns:
             The name under which the damaged file is kept, or ""; None if nothing was replaced

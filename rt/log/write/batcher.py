@@ -24,9 +24,9 @@ _EXIT_S: Final = 1.0  # how long another thread may delay the end of the process
 class Batching:
     """How messages are grouped into frames.
 
-    A message after a pause is written at once, by the call that publishes it. A message less than
-    `linger_s` after the previous one waits that long for others, or until the frame is full. So a
-    single message is not delayed, and in a flood one write covers thousands.
+    A message that follows a pause is written immediately, by the call that publishes it. A message
+    that comes less than `linger_s` after the previous one waits that long for others, or until the
+    frame is full. So a single message is not delayed, and in a flood one write covers thousands.
 
     Args:
         frame_bytes: a frame is written when it holds this many bytes; 1 KiB to 8 MiB.
@@ -52,7 +52,8 @@ class Batching:
 class Batcher:
     """Writes a publisher's pending frame `linger_s` after its first message arrived.
 
-    Its turns run in threads that a process's publishers on the same disk share (`batch_threads`).
+    Its turns run in threads shared by all publishers of the process on the same disk
+    (`batch_threads`).
 
     Threads:
         `lock`, which is the publisher's, guards everything here and the pending frame; `turn` takes
@@ -86,7 +87,7 @@ class Batcher:
         self._linger_s = linger_s
         self._write = write
         self._roll_if_old = roll_if_old
-        self._roused_s = 0.0  # when the first message came for which a turn is planned
+        self._roused_s = 0.0  # when the message came that a turn was planned for
         self._written_s = 0.0  # when a frame was last written; pending messages are newer
         self._threads = batch_threads(directory)
         self._threads.join(self)
@@ -95,7 +96,7 @@ class Batcher:
         _running.add(self)
 
     def rouse(self) -> None:
-        """Plan to write a waiting message for which no turn is planned."""
+        """Plan a turn that writes the waiting message; call this only if `is_idle`."""
         self.is_idle = False
         self._roused_s = time.monotonic()
         self._threads.ask(self, self._linger_s)
@@ -138,7 +139,7 @@ class Batcher:
 
     def _take_turn(self) -> float | None:
         if self._pending.payloads:
-            # if the frame filled up and was written, what waits now came after that
+            # if the frame filled up and was written, the messages waiting now came after that
             waits_since_s = max(self._roused_s, self._written_s)
             left_s = waits_since_s + self._linger_s - time.monotonic()
             if left_s > 0:

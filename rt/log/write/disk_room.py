@@ -28,8 +28,8 @@ _FRAMES_BEYOND: Final = 3
 class DiskLimit:
     """How much a session's files may hold on the publisher's own disk; nodes are not affected.
 
-    Archiving files frees room. If the session is shipped, files are archived that the nodes have
-    merged; otherwise those that `keep_s` and `keep_bytes` of its `WriterSettings` no longer keep. A
+    Archiving files frees room. If the session is shipped, a file is archived once the nodes have
+    merged it; otherwise, once `keep_s` and `keep_bytes` of `WriterSettings` no longer keep it. A
     single call of `publish_many` may exceed the limit, and messages waiting to be written may
     exceed it by an eighth. With `drop_oldest`, only a call of `publish_many`, or a message larger
     than 1/64 of the limit, may exceed it.
@@ -40,15 +40,15 @@ class DiskLimit:
         on_full: `error` raises before anything is accepted; `block` waits until there is room;
             `drop_oldest` drops the oldest files that a pusher has not begun to send. Readers of the
             stream get an `rt.Dropped` in place of these files, and the publisher gets a
-            `MessagesDropped`. A pusher is at most half of the limit ahead of what is merged. Files
-            from before the session was first opened with `drop_oldest` are kept. A session of a
-            group cannot use `drop_oldest`.
+            `MessagesDropped`. A pusher sends at most half of the limit ahead of what is merged.
+            Files from before the session was first opened with `drop_oldest` are kept. A session
+            in a group cannot use `drop_oldest`.
         timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
             `drop_oldest`, how long to wait when no file can be dropped, because a pusher may have
-            begun to send each; None is 5 s.
+            begun to send every file; None is 5 s.
         messages: limit on the number of messages in all files together; None for no limit. Numbers
-            that the session skipped between messages count, and threads that publish at the same
-            time may exceed it by one call each. It must be None with `drop_oldest`, which drops
+            that the session skipped count too. Threads that publish at the same time may exceed
+            the limit by one call each. It must be None with `drop_oldest`, which drops
             whole files.
     """
 
@@ -108,7 +108,7 @@ class DiskLimit:
         return NOTICE_BYTES if self.drops else 0
 
     def demand_no_group(self, session: str, group: str) -> None:
-        """Raise `Misuse` if a session of a group is set to drop its oldest messages."""
+        """Raise `Misuse` if the session is in a group and would drop its oldest messages."""
         if group and self.drops:
             raise Misuse(
                 f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
@@ -165,7 +165,7 @@ class DiskRoom:
         Args:
             size: bytes of payloads, keys and columns to be added.
             messages: how many messages to add.
-            is_closed: returns True to end the wait early; the caller must check it again.
+            is_closed: returns True to end the wait early; the caller must then call it again.
 
         Raises:
             SessionFull: there is no room, even after waiting as long as the limit says.

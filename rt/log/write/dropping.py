@@ -20,11 +20,11 @@ from rt.position import Position
 class Dropping:
     """Drops the oldest files of a full session, and records in the next file what was dropped.
 
-    Each file begins with a notice of what was dropped before it.
+    Each file begins with a notice of what was dropped just before it.
 
-    Before a file is dropped, the notice of the next file is rewritten in place; no node has that
-    file yet. So readers of the stream meet the notice once, where the messages were; for the nodes,
-    a dropped file never existed.
+    Before a file is dropped, the notice in the next file is rewritten in place, since no node has
+    that file yet. So readers of the stream get the notice once, where the messages would have been;
+    for the nodes, a dropped file never existed.
 
     Threads:
         One thread at a time calls anything here, under the publisher's lock. Any thread may read
@@ -91,7 +91,7 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Record a dropped span before the file's manifest line, so none of it gets confirmed."""
+        """Record a dropped span before its manifest line is written, so it is never confirmed."""
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
@@ -140,8 +140,8 @@ class Dropping:
 def finish_dropping(appender: Appender) -> None:
     """Finish dropping files that a later file's notice, but not the manifest, records as dropped.
 
-    This state is left by a process that died while it dropped a file. The files must not be sent
-    any more, since a pusher may have skipped them already and sent what follows.
+    A process that died while it dropped a file leaves this state. Such files must not be sent any
+    more, since a pusher may have skipped them already and sent what follows.
     """
     known, log = appender.manifest, LogDirectory(appender.directory, appender.disk)
     with sending(appender.directory) as mark:
@@ -197,7 +197,7 @@ def kept_end(known: Manifest, position: Position, gone: Sequence[DroppedSpan] = 
 
 
 def dropped_spans(known: Manifest) -> list[DroppedSpan]:
-    """Return everything a session has ever dropped, oldest first, adjacent files joined."""
+    """Return everything a session has ever dropped, oldest first; adjacent files form one span."""
     spans: list[DroppedSpan] = []
     last = None
     for file in known.order:

@@ -43,7 +43,7 @@ class FrameGate:
             self._pending.limit()
 
     def begin(self, size: int) -> None:
-        """Wait until a message of `size` bytes may begin a frame; errors as of both limits."""
+        """Wait until a message of `size` bytes may begin a frame; raises both limits' errors."""
         room = self.admit(1, size)
         if room is not None:
             with self._lock:

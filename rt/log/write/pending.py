@@ -38,9 +38,9 @@ class PendingFrame:
     def limit(self) -> None:
         """From now on, close an unadmitted frame after one message.
 
-        A message is added without admission if the frame has others. If another thread writes the
-        frame just before the message is added, the message begins a new frame, which must not get
-        further messages without admission.
+        Only the message that begins a frame asks for admission. If another thread writes the frame
+        just before a further message is added, that message begins a new frame without admission.
+        Such a frame must take no more messages.
         """
         self._fresh = 1
         if not self.payloads:
@@ -49,8 +49,8 @@ class PendingFrame:
     def allow(self, messages: int, size: int) -> None:
         """Limit the frame, if it is empty, to this many messages and `size` bytes.
 
-        Each message counts as some bytes more than it has, so that the bytes are used up once the
-        number of messages is. So one comparison checks both limits.
+        Each message counts as its size plus `weight`, which is large enough that the bytes are used
+        up once the number of messages is. So one comparison checks both limits.
         """
         if not self.payloads:
             self.room = self._allowed = min(self.frame_bytes, max(size, 1))
@@ -74,7 +74,7 @@ class PendingFrame:
     def take_key(self, key: Any) -> None:
         """Add the next message's key and headers, before its payload is added.
 
-        Messages before the frame's first key get an empty one.
+        Earlier messages of the frame get an empty key if this one is the first with a key.
 
         Args:
             key: bytes, None, or `Beside`.

@@ -11,7 +11,7 @@ from rt.format.frame import HEADER_BYTES, Header
 from rt.limits import KIB, MIB
 from rt.position import START, Position
 
-_SPANS_MAX: Final = 16  # used and not compared; a gap between two is a large append or a roll
+_SPANS_MAX: Final = 16  # spans not compared yet; a large append or a roll begins another
 
 
 class Heading(NamedTuple):
@@ -37,7 +37,7 @@ class Appended(NamedTuple):
     data: bytes
 
 
-# Without the Python function that a named tuple is otherwise made by, once for each frame.
+# Faster than the constructor of a named tuple, which is a Python function; called for each frame.
 _new_heading: Final[Callable[[tuple[Header, bytes]], Heading]] = partial(tuple.__new__, Heading)
 _new_appended: Final[Callable[[tuple[Position, Position, list[Heading], bytes]], Appended]] = (
     partial(tuple.__new__, Appended)
@@ -65,8 +65,8 @@ class FrameBounds(NamedTuple):
 
     Attributes:
         log: the limit for one log; older frames are read from the log's file.
-        append: frames appended at once are kept only up to this total: the 16 KiB that an
-            instruction may carry, and a range frame.
+        append: the frames of one append are kept only if their total is at most this: the 16 KiB
+            that an instruction may carry, and a range frame.
         all: the limit for all logs of a process together, enough for 256 logs at their limit.
         step: memory is requested from the process in steps of this size, since a request for each
             message would cost some 10 us.
@@ -108,7 +108,7 @@ class FrameMemory:
         self._give_back = give_back
 
     def has_room(self) -> bool:
-        """Whether one more step of memory is free; the caller holds the lock."""
+        """Take one more step of memory; False if none is free. The caller holds the lock."""
         if self.taken + self.bounds.step > self.bounds.all:
             return False
         try:
@@ -119,7 +119,7 @@ class FrameMemory:
         return True
 
     def shrink(self) -> None:
-        """Release memory that is not needed, except one step; the caller holds the lock."""
+        """Release unneeded steps of memory, keeping one spare; the caller holds the lock."""
         while self.taken > self.held + 2 * self.bounds.step:
             self.taken -= self.bounds.step
             self._give_back(self.bounds.step)
@@ -226,7 +226,7 @@ class RecentFrames:
             self.used = (*spans, *self.used)
 
     def release(self, end: Position) -> None:
-        """Drop frames that end at or before `end`, now and whenever they are added later."""
+        """Drop frames that end at or before `end`, both now and if they are added later."""
         with self._memory.lock:
             self._left_to = max(self._left_to, end)
             count = 0

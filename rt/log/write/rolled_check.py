@@ -44,7 +44,7 @@ class RolledCheck:
 
     @property
     def position(self) -> Position:
-        """The position before which the file was checked, and is not damaged."""
+        """How far the file was checked without finding damage."""
         return self._scan.walk.position
 
     def step(self, bytes_max: int) -> bool:

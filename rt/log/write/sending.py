@@ -1,9 +1,9 @@
-"""Sending: records, in a file beside a session's log, which files may have been sent in part.
+"""Sending: records, in a session's directory, which log files may have been sent in part.
 
 Only a session that drops its oldest messages has this record. The record is locked while a log file
-is dropped, and while a pusher begins to send a log file, so that no file is dropped of which a node
-may have a byte. The record is valid only in the directory where it was written: a backup of it does
-not know what was sent later.
+is dropped, and while a pusher begins to send a log file, so that no file is dropped if a node may
+have any of it. The record is valid only in the directory where it was written: a backup does not
+know what was sent later.
 """
 
 import fcntl
@@ -75,7 +75,7 @@ def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]
 def begin_sending(directory: str, newest: Callable[[], Position | None], limit: int) -> None:
     """Make a session's record valid for its directory, and write the limit to it.
 
-    A new record, or one of another directory, counts all existing log files as sent.
+    If the record is new or from another directory, all existing log files count as sent.
 
     Args:
         directory: the directory of the session, whose lock the caller holds.
@@ -95,7 +95,7 @@ def begin_sending(directory: str, newest: Callable[[], Position | None], limit: 
 
 
 def _place(directory: str) -> int:
-    """Return the change time of the session's lock file, in ns; a copied directory has another.
+    """Return the change time of the session's lock file, in ns; it differs in a copied directory.
 
     The lock file is never written. A change of its owner or mode also changes the time; existing
     log files then count as sent.

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Final, Protocol
 
 _INFINITE: Final = float("inf")
-# For each disk. One file system commit serves all waiting syncs, so a few at once take less time
-# than one after another; more threads gain nothing.
+# Threads for each disk. One file system commit serves all waiting syncs, so a few concurrent syncs
+# take less time than the same syncs in sequence; more threads gain nothing.
 THREADS_MAX: Final = 8
 # A job that a thread waits for runs before jobs that have been due for less than this.
 HEAD_START_S: Final = 1.0
@@ -29,9 +29,9 @@ class SyncThreads:
     """Calls the jobs of the sessions on one disk when they are due.
 
     A thread for each session would wake twice for each of its syncs. These threads sleep until the
-    next sync is due, and a thousand sessions that write in turn wake none of them. A hanging disk
-    delays no other disk. The first thread starts with the first session, more start as needed, and
-    all end with the last session.
+    next sync is due, however many sessions write meanwhile. A hanging disk delays no other disk.
+    The first thread starts with the first session, more start as needed, and all end with the last
+    session.
 
     Threads: `_changed` guards all fields, and is not held during a turn. Idle threads wait on it;
         `leave` waits for the end of the turn that is under way. `_heap` may hold outdated entries
@@ -69,7 +69,7 @@ class SyncThreads:
             ended.result()
 
     def ask(self, job: SyncJob, within_s: float = -HEAD_START_S) -> None:
-        """Call a job within this many seconds; at once by default."""
+        """Call a job within this many seconds; as soon as possible by default."""
         with self._changed:
             self._plan(job, time.monotonic() + within_s)
 
@@ -112,7 +112,7 @@ class SyncThreads:
                 self._pass_alarm()
 
     def _pass_alarm(self) -> None:
-        """Have another thread wait for the next job, because this one is busy with its turn."""
+        """Let another thread wait for the next job, because this one is busy with a turn."""
         if self._next_s() < self._alarm_s:
             self._call_thread()
 

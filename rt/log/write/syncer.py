@@ -28,7 +28,8 @@ class Fsync(Enum):
     `always`: as soon as one sync ends, the next covers everything written since (group commit), and
     `flush` waits for the sync that covers its messages. A power cut loses only messages for which
     no flush has returned, a few milliseconds' worth at most.
-    `interval`: every `fsync_interval_s`; a power cut loses up to that much, unless flushed.
+    `interval`: every `fsync_interval_s`; a power cut loses at most the messages of that time, and
+    none that were flushed.
     `never`: only on flush, roll or close; a power cut may lose everything written since, but a
     crash of the process loses nothing.
     """
@@ -133,7 +134,7 @@ class Syncer:
         self.rolled()  # archives what an earlier writer has left to archive
 
     def written(self) -> None:
-        """Record that more was appended; with `Fsync.ALWAYS`, have it synced at once."""
+        """Record that more was appended; with `Fsync.ALWAYS`, request a sync."""
         policy = self._settings.fsync
         if policy is Fsync.ALWAYS:
             self._threads.ask(self)
@@ -161,7 +162,7 @@ class Syncer:
             return done
 
     def ask(self) -> Position:
-        """Have everything appended so far synced soon; return where it ends."""
+        """Request a sync of everything appended so far; return where that ends."""
         target = self._log.end
         with self._changed:
             self._wanted = max(self._wanted, Durable(target))
@@ -267,7 +268,7 @@ class Syncer:
                 raise  # a full disk had no room for the line; the next attempt may succeed
 
     def _given_up(self) -> list[Archived]:
-        """Return manifest lines that archive the files beyond `keep_s` and `keep_bytes`."""
+        """Return manifest lines that archive what `keep_s` and `keep_bytes` do not keep."""
         settings = self._settings
         return given_up_files(
             self._log.manifest, self._log.end.offset if self._log.is_open else 0,

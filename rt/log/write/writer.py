@@ -151,7 +151,7 @@ class SessionWriter:
         return kept_end(appender.manifest, place)
 
     def kept(self, position: Position) -> Position:
-        """Return the end of the last messages up to a position, not counting dropped ones."""
+        """Return where the last message before a position ends, not counting dropped messages."""
         if self.dropping is None:
             return position
         # read first: a drop is named there before its line is written
@@ -187,7 +187,7 @@ class SessionWriter:
         keys: Sequence[bytes] | None,
         headers: Sequence[bytes] | None = None,
     ) -> WrittenFrame | None:
-        """Write messages as one frame; return it if small, so that senders need not read it.
+        """Write messages as one frame; return it if small, to spare senders reading the file.
 
         Args:
             times_ns: publish time of each message, ns since the epoch; at least one.
@@ -310,7 +310,7 @@ class SessionWriter:
         return self._syncer.ask()
 
     def hear_syncs(self, heard: Callable[[], None]) -> None:
-        """Have `heard` called after each sync and when the disk fails; `heard` must not wait."""
+        """Call `heard` after each sync and when the disk fails; `heard` must not wait."""
         self._syncer.heard = heard
 
     def close(self) -> None:
