@@ -37,8 +37,8 @@ _ACTIVE_NUMBERS: Final = 7  # integers in a `Rolled` line; a digest and session 
 
 PASSING: Final = ("undecided", "busy")  # codes of refusals that end by themselves
 _STREAM: Final = "stream"  # code: the node does not serve the stream; another may
-# Codes after which another node should be asked: it leads, will lead, serves the stream, or is of
-# the cluster that continues a sealed one's log.
+# Codes of refusals after which to ask another node: it may lead, become the leader, serve the
+# stream, or belong to the cluster that continues the log of a sealed one.
 _ELSEWHERE: Final = ("not-leader", "stopping", SEALED, _STREAM)
 
 Asking = Callable[[Address, Contexts, Fields], Fields]
@@ -127,11 +127,12 @@ def ask_any(
         addresses: the nodes' addresses; the first is asked first.
         contexts: our certificate and the authorities we trust.
         request: what to ask.
-        election_s: how long to keep asking while no node leads, as after the leader was stopped.
+        election_s: how long to keep asking while no node leads, for example because the leader was
+            just stopped.
         asking: sends a request to one node.
 
     Raises:
-        Refused: a node refused for another reason than not being the leader or stopping.
+        Refused: a node refused for a reason other than not being the leader or stopping.
         NoLeader: the nodes that answer have no leader.
         RtError: no node answers.
     """
@@ -232,7 +233,7 @@ class NodeHistory(NamedTuple):
 
     Attributes:
         directory: the directory of the log, on the node.
-        rows: one for each file that it ever had.
+        rows: one for each file that the log ever had.
         offloaded: where copies of its files are.
         as_of: how recent the history is, as a sentence.
         is_latest: whether it includes all that any node had merged at the time of the question.
@@ -246,7 +247,7 @@ class NodeHistory(NamedTuple):
 
 
 def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
-    """Return the history of a node's merged log; without a majority, only what this node has.
+    """Return the history of a node's merged log; without a majority, only what the node itself has.
 
     Raises:
         The errors of `ask`, and CorruptLog: The node's manifest is damaged.
@@ -297,7 +298,7 @@ def _as_of(head: Fields, where: str, *, is_latest: bool) -> str:
 
 
 def _active(facts: Any, where: str) -> Rolled:
-    """Check what an answer says of the log's active file; return it as a manifest line."""
+    """Check what an answer says about the log's active file; return that as a manifest line."""
     numbers = facts[:_ACTIVE_NUMBERS] if isinstance(facts, list) else []
     texts = facts[_ACTIVE_NUMBERS:] if numbers else []
     if (

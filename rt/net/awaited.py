@@ -1,4 +1,4 @@
-"""Awaited: the nodes whose answers this process is waiting for, for a command to report."""
+"""Awaited: records which nodes this process is waiting for, so that a command can report them."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _awaited: Final[dict[object, tuple[str, float]]] = {}  # each is set and removed
 
 @contextmanager
 def awaiting(address: tuple[str, int]) -> Iterator[None]:
-    """Record that this thread waits for a node's answer, until the block ends."""
+    """Record, until the block ends, that this thread is waiting for a node's answer."""
     key = object()
     _awaited[key] = address_text(address), time.monotonic()
     try:
@@ -22,7 +22,7 @@ def awaiting(address: tuple[str, int]) -> Iterator[None]:
 
 
 def awaited(since_s: float) -> list[str]:
-    """Return the addresses whose answers threads have awaited for `since_s` seconds or longer.
+    """Return the addresses of nodes awaited for at least `since_s` seconds without an answer.
 
     Any thread may call this.
     """

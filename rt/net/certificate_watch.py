@@ -42,9 +42,10 @@ class _Watched:
 
 
 class CertificateWatch:
-    """Ends each connection of a process once its certificate or the authority's files forbid it.
+    """Ends a connection once the peer's certificate or the authority's files forbid it.
 
-    A connection ends within `PERIOD_S` plus the time of two checks after the files have changed.
+    It watches all connections of a process, and ends a connection within `PERIOD_S` plus the time
+    of two checks after the files have changed.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; only the watching thread examines their contents, on copies, and
@@ -88,7 +89,7 @@ class CertificateWatch:
         trust: Trust,
         change: Callable[[], str],
     ) -> None:
-        """Check a connection from now on, and end it as soon as it may not continue.
+        """Check a connection from now on, and end it as soon as it is no longer allowed.
 
         The first check verifies the certificate again, because the handshake used the authorities
         known when it began, and the files may have changed since.
@@ -124,7 +125,7 @@ class CertificateWatch:
     def stamps(self, paths: tuple[str, ...]) -> tuple[FileStamp, ...]:
         """Return the stamps that files had at the current check; for the watching thread.
 
-        A check makes only one `stat` call for each file, though a hundred streams may share it.
+        A check makes only one `stat` call for each file, even if a hundred streams share the file.
         """
         if (found := self._stamps.get(paths)) is None:
             found = self._stamps[paths] = tuple(map(file_stamp, paths))

@@ -33,7 +33,7 @@ class TrustingContext(ssl.SSLContext):
     owner: "weakref.ref[Contexts] | None" = None
 
     def change(self) -> str:
-        """Return why a connection with this context has to be redialled; "" if it does not."""
+        """Return why a connection with this context has to be redialled; "" if it need not be."""
         owner = self.owner() if self.owner is not None else None
         is_outdated = owner is not None and owner.has_replaced(self)
         return "our own certificate files have changed" if is_outdated else ""
@@ -81,7 +81,7 @@ def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
 
 
 class Contexts:
-    """Provides a TLS context, made again when its files change: so renewal needs no restart.
+    """Provides a TLS context, and makes a new one when its files change, without a restart.
 
     If the files cannot be loaded, for example because a key was replaced a moment before its
     certificate, the last good context stays in use and `problem` says what is wrong.
@@ -138,13 +138,13 @@ class Contexts:
     def has_replaced(self, context: ssl.SSLContext) -> bool:
         """Whether another context has replaced `context`, because the files have changed.
 
-        The files are looked at once for all connections that a check of `CertificateWatch` covers.
+        A check of `CertificateWatch` looks at the files only once for all its connections.
         """
         is_same = self._context is context and self._stamps == self._watch.stamps(self._paths)
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, once `make` returns another; errors as for `__init__`."""
+        """Make the context again, when `make` would return another; errors as for `__init__`."""
         with self._lock:
             self._context = self._made()
 

@@ -129,8 +129,8 @@ def decode_fields(data: bytes | str) -> Fields | None:
 def decode_request(data: bytes) -> Fields | None:
     """Parse a JSON object; None if `data` is anything else, or nested too deep for a request.
 
-    Python parses and prints nested JSON recursively, so an object that could just be parsed may
-    crash the thread that writes it to a log.
+    Python parses and prints nested JSON recursively, so an object that is only just shallow
+    enough to be parsed may crash the thread that writes it to a log.
 
     >>> decode_request(b'{"do": ' + b"[" * 20 + b"]" * 20 + b"}")
     """

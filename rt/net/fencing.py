@@ -31,7 +31,7 @@ class Fencing:
 
         Args:
             addresses: returns the addresses of the cluster's nodes.
-            contexts: contexts with any certificate of the cluster's authority, and with its stream.
+            contexts: contexts with any certificate of the cluster's authority, and the stream.
             text: the authority's signed statement.
         """
         self._addresses, self._contexts = addresses, contexts

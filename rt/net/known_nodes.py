@@ -24,7 +24,7 @@ _BYTES_MAX: Final = 32 * 1024  # of the file: 32 addresses of 255 bytes, three t
 _NODES_MAX: Final = 32
 _PORT_MAX: Final = 65535
 _ANSWER_S: Final = 5.0
-# Each question is a handshake, of some 3 ms, at the leader: 100 clients take 2 % of a processor.
+# Each question costs the leader a handshake of some 3 ms: 100 clients take 2 % of a processor.
 LOOK_S: Final = 15.0
 
 
@@ -37,9 +37,9 @@ class KnownNodes:
     changes, the new list replaces what was learned.
 
     The leader's answer alone adds addresses but removes none: a pusher counts the nodes that it
-    ships to, and one faulty node could leave the pusher with that node only (SECURITY, *A malicious
-    member*). A new list is confirmed, and replaces the last confirmed one, when a majority of the
-    nodes in the last one have named it, each with a certificate of its own.
+    ships to, and otherwise one faulty node could leave the pusher with that node only (SECURITY, *A
+    malicious member*). A new list is confirmed, and replaces the last confirmed one, when a
+    majority of the nodes in that last one have named it, each with a certificate of its own.
 
     Threads: any thread may call any method. `_lock` guards all fields; each list of addresses is
     replaced whole, so any thread may read it.
@@ -117,8 +117,8 @@ class KnownNodes:
 
         Args:
             nodes: the addresses, as a leader named them.
-            voices: the nodes that have named the same list: the name in each node's certificate, by
-                address. Only confirmed nodes count.
+            voices: for each node that named the same list, by its address, the name in its
+                certificate. Only confirmed nodes count.
         """
         nodes, voices = tuple(nodes), voices or {}
         with self._lock:
@@ -147,7 +147,7 @@ class KnownNodes:
         return is_ours and (bool(self._claimed) or set(nodes) != set(self._confirmed))
 
     def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> dict[Address, str]:
-        """Ask the confirmed nodes; return the certificate names of those that name `nodes`, too."""
+        """Ask the confirmed nodes; return the certificate names of those that also name `nodes`."""
         found = dict[Address, str]()
         for address in self._confirmed:
             with suppress(OSError, RtError):  # it is down, or no member any more
@@ -166,8 +166,8 @@ class KnownNodes:
     def _read(self) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
         """Return the confirmed and the unconfirmed addresses in the file.
 
-        Return the configured addresses if the file cannot be used, or was written for other
-        configured ones.
+        Return the configured addresses if the file cannot be used, or was written for
+        different configured addresses.
         """
         unknown = self._configured, ()
         try:

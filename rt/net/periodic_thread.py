@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 
 class PeriodicThread:
-    """Calls a function repeatedly, each time after the seconds that it returned, until stopped.
+    """Calls a function repeatedly until stopped; each call returns the seconds until the next.
 
     It is used for work that waits for peers or disks where there is no event loop.
 
-    Threads: any may call `wake`, the owner `start` and `stop`. `is_stopping` is set once, before
-        the event `_woken`; any may read it.
+    Threads: any may call `wake`; the owner calls `start` and `stop`. `is_stopping` is set once,
+        before the event `_woken`; any thread may read it.
     """
 
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
@@ -34,7 +34,7 @@ class PeriodicThread:
         self._woken.set()
 
     def stop(self, wait_s: float | None = None) -> None:
-        """Call the function no more; wait at most `wait_s` for a call under way. Idempotent."""
+        """Stop calling the function; wait at most `wait_s` for a call under way. Idempotent."""
         self.is_stopping = True
         self._woken.set()
         if self._thread.is_alive():

@@ -19,7 +19,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class PersistentConnection:
-    """Sends requests to a node over one connection, and dials again if it has ended.
+    """Sends requests to a node over one connection, and dials again if the connection has ended.
 
     A handshake costs both sides some 5 ms of processor time each, a request a tenth of that.
 

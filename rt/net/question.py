@@ -32,8 +32,8 @@ def connect_about(
     """Dial a node for a question about the stream that the contexts name.
 
     A node that serves another stream must not get the question, since a node of an earlier version
-    would answer for its own stream. If the status of such a node shows that its stream is the right
-    one, the returned connection names no stream.
+    would answer for its own stream. If the status of a node of an earlier version shows that it
+    serves the right stream, the returned connection names no stream.
 
     Args:
         address: host and port.
@@ -41,7 +41,7 @@ def connect_about(
             asked about its only one.
         protocol: the question's ALPN name without a stream.
         roles: the roles that may answer.
-        timeout_s: seconds until the connection is made.
+        timeout_s: seconds to wait for each connection; up to three are made.
 
     Raises:
         Refused: with code `stream`, the node does not serve the stream; otherwise as for
@@ -89,7 +89,7 @@ def _answer(sock: ssl.SSLSocket, end_s: float) -> Fields | None:
 
 
 def _refusal(answer: Fields | None, address: Address, stream: str) -> Refused | PeerError | None:
-    """Return the error that says why a node does not serve a stream; None if it serves it.
+    """Return the error that says why a node does not serve a stream; None if it does.
 
     `answer` is the node's refusal or, from an earlier version, its status; None if none came.
     """

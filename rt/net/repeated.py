@@ -20,7 +20,7 @@ _OTHER: Final = "other"  # the kind that further kinds are counted under
 
 @dataclass(slots=True)
 class _Window:
-    """The lines of one kind counted since `began_s`, instead of logged: number and last line."""
+    """The lines of one kind that were only counted since `began_s`: their number and the last."""
 
     level: int
     began_s: float

@@ -93,7 +93,8 @@ def connect(
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Dial a node and return the connection once both sides have accepted it.
 
-    The socket is blocking with `timeout_s` for each call, and for use by one thread at a time.
+    Each call on the returned socket blocks for at most `timeout_s`; only one thread at a time may
+    use it.
 
     Args:
         address: Host and port; the node's certificate must be for this host.
@@ -149,7 +150,8 @@ def accept(
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
 
-    The socket is blocking with `timeout_s` for each call, and for use by one thread at a time.
+    Each call on the returned socket blocks for at most `timeout_s`; only one thread at a time may
+    use it.
 
     Args:
         plain: What a listening socket accepted; it is closed on any error.
@@ -157,8 +159,8 @@ def accept(
         timeout_s: Seconds for the whole procedure.
         roles: The roles served here.
         admit: Raises `Refused` if a peer with this identity is not served now.
-        grants: What publishers and subscribers may do, nothing if None; a connection ends when
-            what its peer is granted changes.
+        grants: What publishers and subscribers may do; None gives peers no grants. A connection
+            ends when the grants of its peer change.
         wrapped: Called with the TLS socket before the handshake, so that another thread can end it.
         change: Returns why an admitted connection must end; "" while it may continue. Called
             several times a second, by another thread.
@@ -177,7 +179,8 @@ def accept(
             context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         )
         wrapped(sock)
-        # Read before the peer hears that it is welcome: a change after that ends the connection.
+        # The grants are read before the peer hears that it is welcome, so a change after that ends
+        # the connection.
         granted = _establish(sock, deadline, partial(_approve, roles, admit, grants))
         _watch(
             sock, granted, where,
@@ -208,7 +211,7 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
 def _watch(
     sock: ssl.SSLSocket, identity: PeerIdentity, where: str, change: Callable[[], str]
 ) -> None:
-    """Have a connection ended when a certificate becomes invalid or our own files change."""
+    """From now on, end a connection when a certificate becomes invalid or our own files change."""
     context, der = sock.context, sock.getpeercert(binary_form=True)
     if isinstance(context, TrustingContext) and der is not None:
         certificate = x509.load_der_x509_certificate(der)

@@ -3,7 +3,7 @@
 Keys are P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with P-256
 and 1.55 ms with Ed25519 (both sides, OpenSSL 3.0), and browsers, which show a node's status page,
 do not accept Ed25519. The private keys are not encrypted: a program must start
-unattended, so a password would be stored beside them. They are protected by their file mode and
+unattended, so a password would be stored alongside them. They are protected by their file mode and
 their short life.
 """
 
@@ -148,7 +148,7 @@ def issue(
     force: bool = False,
     clusters: Sequence[str] | None = None,
 ) -> CertificateFiles:
-    """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
+    """Issue a key and a certificate: `NAME.key` and `NAME.pem` in the authority's directory.
 
     A publisher's or subscriber's grants are added to `grants.toml` in the same directory, unless
     that file has an entry for the name.
@@ -166,8 +166,8 @@ def issue(
         days: Days until the certificate expires, 1 to 90.
         force: Replace existing files of this name; `renew` replaces them, too, and keeps role,
             hosts and clusters.
-        clusters: Ids of the clusters that a node may join; others refuse it. If None, the one that
-            `remember_cluster` has recorded here, if any.
+        clusters: Ids of the clusters that a node may join; other clusters refuse the node. If None,
+            the id that `remember_cluster` has recorded here, if any.
 
     Raises:
         Misuse: An argument is wrong, the authority is missing, the files exist, or `grants.toml`
@@ -291,7 +291,10 @@ def days_left(files: CertificateFiles) -> float:
 
 
 def renewal_warning(files: CertificateFiles) -> str:
-    """Return a warning if less than a third of a certificate's lifetime is left; "" otherwise."""
+    """Return a warning if under a third of a certificate's lifetime is left; "" otherwise.
+
+    If the certificate cannot be read, the warning says why.
+    """
     try:
         certificate = load_certificate(files.cert)
     except (Misuse, OSError) as error:
@@ -477,7 +480,7 @@ def _write_pair(
 
 
 def _finish_pair(files: CertificateFiles) -> None:
-    """Complete the writing of a key and its certificate that was interrupted, or undo it.
+    """Complete or undo an interrupted write of a key and its certificate.
 
     If the certificate was written, the draft of its key is put in place; otherwise the draft is
     removed.

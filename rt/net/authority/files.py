@@ -36,8 +36,8 @@ def write_file(path: str, content: bytes, *, force: bool, heir: str = "") -> Non
     """Create or replace a whole file; a reader sees the old or the new one, never a part.
 
     With `force`, an existing file is replaced, and the new file keeps the old one's group and that
-    group's permission to read; otherwise an existing file is a `Misuse`. `heir` is the file to take
-    the group from if the caller will rename `path` to it.
+    group's permission to read; otherwise an existing file is a `Misuse`. If the caller will
+    rename `path` to another file, `heir` names that file, whose group is kept.
     """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)

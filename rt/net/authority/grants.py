@@ -1,10 +1,10 @@
 """Grants: what each publisher and subscriber may do, from a file that is reread when it changes.
 
-A certificate identifies its holder. What that holder may do is in `grants.toml`, beside `ca.pem`:
+A certificate identifies its holder. What that holder may do is in `grants.toml`, next to `ca.pem`:
 
     [publisher.jfk]
     sessions = ["jfk", "jfk-*"]    # sessions it may push, and groups it may join
-    streams = ["flights"]          # streams it may push to; without this, each node's own
+    streams = ["flights"]          # streams it may push to; by default each node's own
 
     [subscriber.spark]
     streams = ["flights"]          # streams it may pull

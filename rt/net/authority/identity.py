@@ -3,7 +3,7 @@
 A certificate carries its identity as a URI in the subject alternative name, and nowhere else:
 
     rt://publisher/jfk        role and name, exactly one of these
-    rt-cluster:4f1c...        id of a cluster that a node may join; any number, none means any
+    rt-cluster:4f1c...        id of a cluster that a node may join; if there is none, any cluster
 
 `rt-cluster` is a scheme of its own, since older versions refuse an `rt` URI that they do not know.
 What the holder may do is in a file on the nodes, see `rt.net.authority.grants`. Certificates issued
@@ -170,7 +170,7 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
 
 
 def listed_in(uris: Iterable[str]) -> PeerIdentity:
-    """Return the holder with the grants listed in an old certificate; errors as `parse_identity`.
+    """Return the holder with the grants in an old certificate; errors as for `parse_identity`.
 
     >>> listed_in(["rt://publisher/jfk", "rt://session/jfk-*"]).sessions
     ('jfk-*',)
@@ -209,7 +209,7 @@ def demand_readable(certificate: x509.Certificate) -> x509.Certificate:
 
 
 def listed_by(certificate: x509.Certificate) -> PeerIdentity:
-    """Return the holder with the grants listed in an old certificate; errors as `listed_in`."""
+    """Return the holder with the grants in an old certificate; errors as for `listed_in`."""
     return listed_in(_uris(certificate))
 
 
@@ -225,7 +225,7 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     """Return the identity in a certificate whose signature and dates were already verified.
 
     The TLS library accepts a certificate without extended key usage, one valid for ten years, and
-    any certificate of the authority for any purpose; this refuses them.
+    any certificate of the authority for any purpose; this function refuses all three.
 
     Args:
         der: The certificate, DER encoded.

@@ -22,10 +22,10 @@ from rt.net.authority.trust import crl_path, read_revoked
 def renew(
     directory: str, name: str, *, days: int | None = None, clusters: Sequence[str] = ()
 ) -> CertificateFiles:
-    """Replace `NAME.key` and `NAME.pem` beside the authority by new ones; return their paths.
+    """Replace `NAME.key` and `NAME.pem` in the authority's directory; return their paths.
 
-    Role, hosts and clusters stay the same; so do the files' group and its right to read them. What
-    the holder may do is in `grants.toml`. The old certificate stays valid until it expires;
+    Role, hosts and clusters stay the same; so do the files' group and its right to read them. The
+    holder's grants are in `grants.toml`. The old certificate stays valid until it expires;
     `revoke` ends it at once.
 
     Args:

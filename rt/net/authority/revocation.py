@@ -35,8 +35,8 @@ def revoke(directory: str, name: str, *, bytes_max: int = CRL_BYTES_MAX) -> tupl
         The path of the list, and how many certificates this call added to it.
 
     Raises:
-        Misuse: No valid certificate was issued to the name, the existing list is damaged, or it
-            would exceed the length that programs read.
+        Misuse: No valid certificate was issued to the name, the existing list is damaged, or the
+            new one would be longer than programs read.
     """
     if parse_peer(name) == AUTHORITY:
         raise Misuse("an authority is not revoked: remove its ca.pem from every directory instead")

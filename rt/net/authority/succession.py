@@ -105,7 +105,7 @@ def parse_succession(text: str | bytes, authorities: Collection[x509.Certificate
 
 
 def one_line(text: str | bytes) -> bytes:
-    """Return the valid text of a succession as one line, for a file with one in each line."""
+    """Return the valid text of a succession as one line, for a file with one on each line."""
     return json.dumps(json.loads(text), separators=(",", ":")).encode() + b"\n"
 
 

@@ -36,9 +36,9 @@ class Successions:
 
     A statement ("a word" in the code) says that a log has ended and which log continues it. Only
     statements signed by an authority are accepted, so any peer may deliver them. A connection sends
-    all statements when it begins. One that began before the latest statement was received is closed
-    and dialled again, so that a node of an ended log receives the statement before it confirms
-    anything more.
+    all statements when it begins. A connection that began before the latest statement was
+    received is closed and dialled again, so that a node of an ended log receives the statement
+    before it confirms anything more.
 
     Threads: any thread may call any method. `_lock` is held while `_known` is replaced as a whole;
         `serial` grows after that, and any thread may read both.
@@ -251,7 +251,7 @@ class Greeting:
 
 
 def own_path(ca_path: str, stream: str) -> str:
-    """Return the path, beside `ca.pem`, of the statement that says how a node's log began."""
+    """Return the path, next to `ca.pem`, of the statement that says how a node's log began."""
     return os.path.join(os.path.dirname(ca_path), f"{stream}{SUFFIX}")
 
 

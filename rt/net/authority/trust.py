@@ -1,6 +1,6 @@
 """Trust: the authorities that verify peers, and the certificates that they have revoked.
 
-Both are files that may change at any time: `ca.pem`, and `crl.pem` beside it. OpenSSL could check
+Both are files that may change at any time: `ca.pem`, and `crl.pem` next to it. OpenSSL could check
 revocation lists too, but requires one from every authority, with an expiry date, so that a
 forgotten list would stop a cluster. Here a missing list means that nothing was revoked.
 """
@@ -80,7 +80,7 @@ class Trust:
         """Read `ca.pem` again; return why it could not be read, or "".
 
         `ca.pem` and `crl.pem` are read separately: if one cannot be used, changes of the other take
-        effect all the same.
+        effect anyway.
         """
         try:
             authorities = _authorities(self._paths[0])
@@ -93,8 +93,9 @@ class Trust:
     def _read_revoked(self, stamp: FileStamp) -> str:
         """Read `crl.pem` again; return why it could not be used, or "".
 
-        It cannot if an authority trusted now has not signed it, or if it is missing (`stamp` is
-        None) although it listed revocations before. What was known then stays in force.
+        It is not used if no authority that is trusted now has signed it, or if it is missing
+        (`stamp` is None) although it listed revocations before. The known revocations then stay in
+        force.
         """
         facts, path = self.facts, self._paths[1]
         if facts.revoked and stamp is None:

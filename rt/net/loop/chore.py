@@ -22,7 +22,7 @@ def _log_failure(error: Exception) -> None:
 
 
 class Chore:
-    """Does its work soon after `ask`, and again after the seconds that the work returned.
+    """Does work soon after `ask`, and again after as many seconds as the work returned.
 
     Only one turn runs at a time; an `ask` during a turn causes another one. An error ends the
     chore.
@@ -69,7 +69,7 @@ class Chore:
             self._loop.rouse(self)
 
     def stop(self) -> None:
-        """Do the work no more; wait for a turn that is under way. Idempotent."""
+        """Stop doing the work; wait for a turn that is under way. Idempotent."""
         self._is_over = True
         self._loop.call(lambda: self._loop.forget(self))
         if self._turn is not None:
@@ -77,7 +77,7 @@ class Chore:
                 self._turn.exception()
 
     def ready(self) -> None:
-        """Have a thread do the work, unless one is doing it already."""
+        """Start the work in a thread of the pool, unless it is under way already."""
         if self._turn is not None or self._is_over:
             return
         self._is_asked = False

@@ -12,8 +12,8 @@ _SPARE_ENTRIES: Final = 16  # so that a heap of few names is not made again and 
 class Deadlines(Generic[Name]):
     """A deadline for each name, which may be moved at any time.
 
-    A deadline is most often moved further away before it is reached, once for each message. So the
-    heap keeps the old entry, and the current deadline is looked up when the entry is reached. A
+    Usually a deadline is moved further away before it is reached, at every message. So the heap
+    keeps the old entry, and the current deadline is looked up when the entry is reached. A
     deadline that is moved nearer gets another entry; when most entries are outdated, the heap is
     rebuilt.
 
@@ -37,7 +37,7 @@ class Deadlines(Generic[Name]):
 
     @property
     def entries(self) -> int:
-        """The number of heap entries; at most about twice the most names set at once."""
+        """The number of heap entries; at most about twice the most names set at one time."""
         return len(self._heap)
 
     def set(self, name: Name, at_s: float) -> None:

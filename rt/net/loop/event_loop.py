@@ -18,7 +18,7 @@ from rt.net.loop.poller import EpollPoller
 from rt.net.loop.turns import Act, LoopTurns
 
 _log: Final = logging.getLogger(__name__)
-# Half an election time; a leader that says nothing for longer is replaced.
+# Half an election timeout; a leader that is silent for a whole one is replaced.
 _LONG_TURN_S: Final = 0.25
 _POOL_THREADS: Final = 4  # each waits for the disk: opens, claims, rolls, reads of old files
 _STOP_S: Final = 5.0
@@ -29,7 +29,7 @@ class EventLoop(LoopTurns):
     """An event loop in a thread of its own, with a pool of threads for work that may block.
 
     Threads: `call`, `away`, `ask` and `add_failing` may be called by any thread, as may the methods
-        that `LoopTurns` lists. longest_s, longest_ran_s: read by any thread.
+        that `LoopTurns` lists. Any thread may read `longest_s` and `longest_ran_s`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class EventLoop(LoopTurns):
             report(OSError(errno.EAGAIN, str(error)))
 
     def stop(self) -> None:
-        """Let the thread finish the posted work, end it and release everything; idempotent."""
+        """Finish the posted work, end the thread and release everything; idempotent."""
         if self._is_over or self._guard.is_copy:
             return
         self._is_over = True

@@ -9,7 +9,7 @@ Name = TypeVar("Name")
 class Readiness(Generic[Name]):
     """The names that have something to do, each once: urgent ones first, the others in turn.
 
-    Messages of other nodes are urgent: a heartbeat that waits for 64 pullers would end a leader's
+    Messages from other nodes are urgent: a heartbeat that waits for 64 pullers would end a leader's
     term. Of the others, a turn serves at least one, and as many as its time allows; the next turn
     continues with the rest. So no name that is always busy keeps another waiting for ever.
 
@@ -46,7 +46,8 @@ class Readiness(Generic[Name]):
         """Yield the names that one turn serves; names marked meanwhile wait, unless urgent.
 
         Args:
-            last_s: the time after which only urgent names are served; one other is always served.
+            last_s: the time after which only urgent names are served; at least one other
+                name is served even after that.
             clock: returns the time; called before each name that is not urgent, except the first.
         """
         left = len(self._others)

@@ -29,7 +29,7 @@ class Aside(NamedTuple):
 
 
 class Timer(ContextParty):
-    """Calls a function soon after `set`, and again after the seconds that the function returned.
+    """Calls a function soon after `set`, and again after as many seconds as the function returned.
 
     Threads: any thread may call `set` and `stop`. `_is_set` saves the loop all but the first of
     many calls of `set`; it is cleared before the function is called, so no call of `set` is lost.
@@ -50,7 +50,7 @@ class Timer(ContextParty):
             act: the function. It returns the seconds until the next call, None to wait for `set`,
                 or an `Aside` with work for a thread, after which it is called again.
             broken: called by the loop after an internal error in `act`, or when an error ends the
-                loop; nothing is called after the latter.
+                loop; once the loop has ended, nothing more is called.
         """
         super().__init__()
         self._loop, self._act, self._broken = loop, act, broken
@@ -70,13 +70,13 @@ class Timer(ContextParty):
                 self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self, wait_s: float | None = None) -> bool:
-        """Call the function no more. Idempotent.
+        """Stop calling the function. Idempotent.
 
         Args:
             wait_s: how long to wait for work put aside; the loop's own thread does not wait.
 
         Returns:
-            Whether no work is under way any more.
+            True if no work is still under way.
         """
         if not self._is_over:
             self._is_over = True

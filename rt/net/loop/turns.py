@@ -38,7 +38,7 @@ class Party(Protocol):
 
 
 class ContextParty(ABC):
-    """A party that runs in a `contextvars` context, its maker's, so that log lines name the stream.
+    """A party that runs in its maker's `contextvars` context, so that log lines name the stream.
 
     Subclasses define a turn, and what to do after an internal error.
     """
@@ -86,7 +86,7 @@ class LoopTurns(ABC):
     A turn makes the posted calls, then serves the parties that are ready, urgent ones first. After
     `SERVE_S` it leaves the rest to the next turn, except urgent parties. Then the parties whose
     deadlines have passed are marked: urgent ones for the end of this turn, others for the next. At
-    its end a turn serves the parties marked for it, such as the duties of streams that have news.
+    its end, a turn serves the parties marked for it, such as the duties of streams that have news.
 
     Threads: `post`, `rouse` and `mark_last` may be called by any thread; all else, and all fields
         but these, belong to the one that runs the turns. clock: a function that any thread may
