@@ -7,6 +7,7 @@ import pytest
 
 from rt.node.agree.idle_policy import IdlePolicy
 from rt.position import Position
+from sequencer.membership import Doors
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.wants import is_even
 from sequencer.raft.consensus import Quiescence
@@ -34,6 +35,7 @@ class Bench:
             executor=self.executor, restart_check=SimpleNamespace(waits_for=0),
             execution=SimpleNamespace(queue=[], suspended=False, saved_index=14),
             proposals=SimpleNamespace(undecided=None, orders=[], stuck={}),
+            membership=SimpleNamespace(doors=Doors()),
         )  # fmt: skip
         self.watch = SimpleNamespace(is_deciding=False)
         idle_heartbeat = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
@@ -75,6 +77,16 @@ def test_a_leader_rests_once_it_was_calm_for_a_while_and_all_others_are_where_it
     assert bench.pass_s(0.1)
     assert bench.rest.ticks == 0
     assert bench.vouched == [{"n2", "n3"}]
+
+
+def test_no_node_rests_while_a_removed_one_is_still_heard():
+    """Its clock ends that; else the removed node was let in for minutes, and waited for ever."""
+    bench = Bench().come_to_rest()
+    bench.member.membership.doors = Doors(leaving=frozenset({"n4"}))
+    assert not bench.pass_s(10.0)
+    bench.member.membership.doors = Doors()
+    bench.pass_s(0.0)
+    assert bench.pass_s(3.0)
 
 
 def test_a_follower_rests_only_while_it_hears_that_its_leader_is_where_it_is():

@@ -153,6 +153,7 @@ class IdlePolicy:
             member.execution.saved_index < member.executor.ledger.index
             or member.restart_check.waits_for
             or member.proposals.stuck
+            or member.membership.doors.leaving  # ticks end how long a removed node is heard
             or self._watch.is_deciding
         )
         return None if is_waiting else member.engine.quiescence
