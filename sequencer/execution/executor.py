@@ -226,6 +226,7 @@ class Executor:
         Args:
             session: the session.
             known: that frame, used if the ledger does not record it; None if it is unknown.
+
         Raises:
             SessionDiverged: the copy has another frame there.
         """

@@ -40,6 +40,7 @@ def may_have_lost(disk: Disk, path: str, boot: str) -> bool:
     """Whether entries that were acknowledged in an earlier boot may never have been synced.
 
     Also true if that cannot be known: the record is damaged, or the running boot is unknown.
+
     Args:
         disk: the disk.
         path: the state directory.

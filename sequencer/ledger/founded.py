@@ -120,6 +120,7 @@ def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]])
 
     A group has the highest watermark of its sessions, under the key "group NAME"; 0 if none of them
     has any. Sessions in no group keep their own watermarks.
+
     Args:
         watermarks: the watermark of each session.
         groups: the sessions of each group.
