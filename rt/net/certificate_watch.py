@@ -89,7 +89,7 @@ class CertificateWatch:
         trust: Trust,
         change: Callable[[], str],
     ) -> None:
-        """Check a connection from now on, and end it as soon as it is no longer allowed.
+        """Check a connection from now on, and end it as soon as it is not allowed any more.
 
         The first check verifies the certificate again, because the handshake used the authorities
         known when it began, and the files may have changed since.
