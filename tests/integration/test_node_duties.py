@@ -26,6 +26,7 @@ from rt.position import START, Position
 from sequencer.execution.execution import SnapshotPlan
 from sequencer.ledger.instruction import Roll
 from sequencer.ledger.ledger import Ledger, MergedEnds
+from sequencer.membership import Doors
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.presence import Presence
 from sequencer.raft.consensus import Fork, Quiescence
@@ -108,6 +109,7 @@ class Bench:
         self.saved_index, self.quiescence = 0, None
         self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
+        self.membership = SimpleNamespace(doors=Doors())
         self.watch = SimpleNamespace(
             turn=lambda _now, _changed, is_stirred: None, is_deciding=False, fresh={}, led=True,
             next_look_s=0.0
