@@ -272,8 +272,8 @@ class LoopedClient(ContextParty):
 
         def back(_error: Exception | None) -> None:
             if not self._has_closed:  # no thread is left: the pool does it, in its turn
-                with suppress(RuntimeError):
-                    self._loop.away(end, lambda _error: None)
+                with suppress(RuntimeError):  # not `away`, which would take it back
+                    self._loop.pool.submit(end)
 
         self._loop.ask(end, back)
 

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from types import SimpleNamespace
 
@@ -845,6 +846,26 @@ def test_a_connection_ends_although_no_thread_is_left_to_end_it(loop, ends, no_t
     feeds.gate.set()
     served.is_ended = True
     served.wake.set()
+    assert served.over.result(60) is None
+
+
+def test_a_connection_ends_once_the_pools_only_thread_has_done_what_was_before(
+    loop, ends, no_threads
+):
+    """The pool refused it as no thread could be begun, and nothing asked again."""
+    no_threads()
+    feeds, gate = Fed(), threading.Event()
+    served = Served(loop, ends[0], feeds=feeds)
+    assert feeds.began.wait(60)
+    threading.stack_size(1 << 46)
+    with suppress(RuntimeError):  # it is queued all the same
+        loop.pool.submit(gate.wait, 60)
+    feeds.gate.set()
+    served.is_ended = True
+    served.wake.set()
+    for _ in range(20):  # turns, in one of which the connection ends
+        loop.call(lambda: None)
+    gate.set()
     assert served.over.result(60) is None
 
 
