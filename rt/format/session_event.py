@@ -1,7 +1,7 @@
 """Session events: the nodes' decisions about a session, as the merged log records them.
 
 An event is a range that adds no messages and holds one control frame. A range of a session's own
-frames always adds messages, so no publisher can forge an event.
+frames always holds messages, so no publisher can forge an event.
 """
 
 import json
