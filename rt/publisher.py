@@ -165,7 +165,7 @@ class Publisher:
             payload: the message; with its key and headers up to `message_bytes_max` bytes.
             key: a key that subscribers may select by; None or empty for none.
             time_ns: when it happened, ns since the epoch; None for now.
-            headers: bytes by name, such as `{"content-type": b"text/csv"}`; up to 64 of 16 KiB.
+            headers: bytes by name, such as `{"content-type": b"text/csv"}`; 64 at most, in 16 KiB.
 
         Returns:
             The message's number in its session; numbers are consecutive, from 0.
