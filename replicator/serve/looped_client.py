@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -272,8 +271,7 @@ class LoopedClient(ContextParty):
 
         def back(_error: Exception | None) -> None:
             if not self._has_closed:  # no thread is left: the pool does it, in its turn
-                with suppress(RuntimeError):  # not `away`, which would take it back
-                    self._loop.pool.submit(end)
+                self._loop.queue(end)
 
         self._loop.ask(end, back)
 

@@ -313,12 +313,15 @@ class SimLoop(LoopTurns):
         self.failing.remove(failing)
 
     def away(self, work: Act, back: Callable[[Exception | None], None]) -> None:
-        """Have the pool do this; without a thread it does so later, after an error."""
+        """Have the pool do this; without a thread it is refused."""
         if not self._system.has_threads:
             self._system.refused_us = self._system.now_us
-            self._system.after(500_000, work)  # the pool keeps it, for its next thread
             raise RuntimeError("can't start new thread")
         self._system.after(self._system.chance.randint(0, 30_000), self._do, work, back)
+
+    def queue(self, work: Act) -> None:
+        """Have the pool do this in its turn."""
+        self._system.after(500_000, work)
 
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Final
@@ -136,6 +137,11 @@ class EventLoop(LoopTurns):
         else:
             under_way.add_done_callback(lambda each: each.cancelled() and done.cancel())
         return done
+
+    def queue(self, work: Act) -> None:
+        """Have the pool run work in its turn, even if it can begin no thread for it now."""
+        with suppress(RuntimeError):  # it is queued all the same
+            self.pool.submit(carried(work))
 
     def ask(
         self, work: Act, back: Callable[[Exception | None], None], late: Act = lambda: None
