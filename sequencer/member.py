@@ -188,17 +188,21 @@ class Member:
     def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
         """Record which members refuse this node because it was removed.
 
+        Ignored until this node votes by its own log: before it is added, the others may still call
+        it removed, because it was a member before.
+
         Args:
             verdicts: for each member dialled since the last call, whether it refuses this node.
 
         Raises:
             WriterFailed: a majority refuses this node, which has recorded that and must stop.
         """
+        if not self.engine.core.is_voter:
+            return
         for each, is_removed in verdicts.items():
             self._verdicts.take(each, is_removed=is_removed)
-        if not any(verdicts.values()) or not self.engine.core.is_listed:
-            return
-        if self._verdicts.are_decisive(self.engine.last_change, self.name):
+        is_news = any(verdicts.values())
+        if is_news and self._verdicts.are_decisive(self.engine.last_change, self.name):
             self._journal.persist(Ready(removed=True))
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:

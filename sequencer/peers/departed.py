@@ -17,7 +17,8 @@ class RemovalVerdicts:
     again withdraws its verdict.
 
     Two cases are not detected: a node was removed after most of the voters that it knows had been
-    replaced; and a node is not listed in its own log, such as one that has yet to be added.
+    replaced; and by its own log a node does not vote, such as a learner or a node that has yet to
+    be added.
     """
 
     def __init__(self) -> None:
@@ -47,13 +48,13 @@ class RemovalVerdicts:
             name: this node's name.
         """
         lists = [each for each in (change.now, change.before) if each]
-        is_listed = any(name in each for each in lists)
-        return is_listed and all(self._is_majority(each, name) for each in lists)
+        votes = any(name in each and each[name].votes for each in lists)
+        return votes and all(self._is_majority(each, name) for each in lists)
 
     def _is_majority(self, seats: Configuration, name: str) -> bool:
-        """Whether a majority of these voters, without the node itself, refuse it."""
+        """Whether the node is listed, and a majority of the voters, without itself, refuse it."""
         voters = {each for each, seat in seats.items() if seat.votes}
-        return len(self._members & (voters - {name})) > len(voters) // 2
+        return name in seats and len(self._members & (voters - {name})) > len(voters) // 2
 
 
 class Departed:

@@ -130,16 +130,6 @@ class Core:
         return self.roster.counts(self.name, self.incarnation)
 
     @property
-    def is_listed(self) -> bool:
-        """Whether this node's log lists this copy of its state as a voter, or it as a learner.
-
-        The configuration file does not count: that of a node which has yet to be added lists it.
-        """
-        seat = self.roster.now.get(self.name)
-        is_learner = seat is not None and not seat.votes and self.roster.changed_at > 0
-        return is_learner or self.is_voter
-
-    @property
     def may_vote(self) -> bool:
         """Whether to answer candidates: true if this copy counts, or if no copy of the node does.
 

@@ -37,6 +37,7 @@ class Engine:
     def __init__(self, *duties):
         self.duties = list(duties)
         self.members = {"n1": Seat(0)}
+        self.core = SimpleNamespace(is_voter=True)
 
     def ready(self):
         return self.duties.pop(0) if self.duties else None
@@ -319,3 +320,17 @@ def test_a_full_disk_does_not_keep_the_next_entry_from_being_synced():
     assert order.done == ["persist"]
     order.executor.room = 100
     assert order.member.run() == ["jfk", "lga"]
+
+
+def test_what_others_say_before_a_node_is_added_again_does_not_end_it_later():
+    """They call it removed until they hear that it was added; one late word of it was enough."""
+    engine, done = Engine(), []
+    engine.members = {name: Seat(0) for name in "abc"}
+    member = member_of(engine, Executor(), persist=done.append)
+    engine.core.is_voter = False
+    member.take_verdicts({"b": True})
+    engine.core.is_voter = True
+    member.take_verdicts({"c": True})
+    assert done == []
+    member.take_verdicts({"b": True})
+    assert done == [Ready(removed=True)]
