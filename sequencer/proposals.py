@@ -68,7 +68,6 @@ class Proposals:
         self._order_was_last = False
         self.undecided: tuple[Entry, Instruction] | None = None  # proposed, not executed here yet
         self._proposed_ns = 0
-        self._exhausted: list[str] = []  # sessions of which the last plan merges all that is due
 
     @property
     def has_orders(self) -> bool:
@@ -139,11 +138,13 @@ class Proposals:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
-        ledger, self._exhausted = self._execution.executor.ledger, []
+        ledger, exhausted = self._execution.executor.ledger, list[str]()
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
         else:  # orders and merges alternate, so that neither delays the other
-            merge = None if self.orders and not self._order_was_last else self._next_merge()
+            merge = None
+            if not self.orders or self._order_was_last:
+                merge, exhausted = self._next_merge()
             self._order_was_last = merge is None and bool(self.orders)
             instruction = self.orders.popleft() if self._order_was_last else merge
         notes = ledger.notes
@@ -155,7 +156,7 @@ class Proposals:
             _log.error("an instruction is dropped before it is proposed: %s", error)
             return
         if self._put_forward(instruction, command):
-            for session in self._exhausted:  # what comes later is noticed when it comes
+            for session in exhausted:  # what comes later is noticed when it comes
                 self.waiting.due.pop(session, None)
         elif self._order_was_last:
             self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
@@ -224,7 +225,8 @@ class Proposals:
             0
         ]
 
-    def _next_merge(self) -> Merge | None:
+    def _next_merge(self) -> tuple[Merge | None, list[str]]:
+        """Return the next merge, and the sessions of which it merges everything that is due."""
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
         checked = self._execution.copies.checked
         agreed = dict[str, Position]()
@@ -242,22 +244,22 @@ class Proposals:
                 planner.stuck.pop(session, None)
         self.waiting.keep([*planner.carrier.left_over, *due])
         if not due:
-            return None
+            return None, []
         # The planner reads headers, so it plans only what is here, as all carried bytes are.
         mine = planner.readable(due, own, checked) if len(carried) < len(due) else due
         for session in unopened:
             mine.pop(session, None)
-        merge = self._planned(due, mine)
-        return merge and planner.carrier.fill(merge, agreed)
-
-    def _planned(self, due: Mapping[str, Position], mine: Mapping[str, Position]) -> Merge | None:
-        """Plan what is here of the due sessions, and note which of them need no further look."""
-        planner = self._planner
-        merge = planner.plan(self._execution.executor.ledger, mine, self._now_ns())
+        merge = planner.plan(ledger, mine, self._now_ns())
         if planner.idle:  # the others wait until this node's copy grows
             self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
-        if merge is not None:
-            for each in merge.slices:
-                if each.end >= due[each.session]:
-                    self._exhausted.append(each.session)
-        return merge
+        if merge is None:
+            return None, []
+        return planner.carrier.fill(merge, agreed), _exhausted(merge, due)
+
+
+def _exhausted(merge: Merge, due: Mapping[str, Position]) -> list[str]:
+    found = list[str]()
+    for each in merge.slices:
+        if each.end >= due[each.session]:
+            found.append(each.session)
+    return found

@@ -149,9 +149,7 @@ class Execution:
         executor = self.executor
         known, left = len(self._sessions), SLICE
         end_bytes = executor.traffic.bytes + SLICE_BYTES
-        while self.queue and left and executor.traffic.bytes < end_bytes:
-            if self.suspended or executor.lacks_log or executor.is_stranded:
-                break
+        while left and executor.traffic.bytes < end_bytes and self._is_ready():
             entry, instruction = self.queue[0]
             if isinstance(instruction, Merge) and self._lacking(instruction) is not None:
                 executor.check_end(instruction)

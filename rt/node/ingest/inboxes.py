@@ -415,8 +415,8 @@ class Inboxes:
 
     def received(self, session: str) -> Position:
         """Return the end of a session's copy, which may not be durable yet."""
-        inbox = self.get(session)
-        return START if inbox is None else inbox.appender.end
+        appender = self.appender_of(session)
+        return START if appender is None else appender.end
 
     def every(self) -> Collection[NodeInbox]:
         """Return all copies."""
