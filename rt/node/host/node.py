@@ -351,7 +351,7 @@ class Node:
         now_s = time.monotonic()
         if now_s - self.pipeline.sequencer.stepped_s() > STUCK_S:
             return "sequence"
-        return "look-out" if now_s - self.periodic_sampler.sample.at_s > STUCK_S else ""
+        return "sample" if now_s - self.periodic_sampler.sample.at_s > STUCK_S else ""
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped or failed; return False if the time ran out first."""
