@@ -186,23 +186,15 @@ class Member:
             self.engine.gone(member)
 
     def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
-        """Record which members refuse this node because it was removed.
-
-        Ignored until this node votes by its own log: before it is added, the others may still call
-        it removed, because it was a member before.
+        """Handle what the members answered that were dialled since the last call.
 
         Args:
-            verdicts: for each member dialled since the last call, whether it refuses this node.
+            verdicts: for each of these members, whether it refuses this node as removed.
 
         Raises:
             WriterFailed: a majority refuses this node, which has recorded that and must stop.
         """
-        if not self.engine.core.is_voter:
-            return
-        for each, is_removed in verdicts.items():
-            self._verdicts.take(each, is_removed=is_removed)
-        is_news = any(verdicts.values())
-        if is_news and self._verdicts.are_decisive(self.engine.last_change, self.name):
+        if self._verdicts.convict(verdicts, self.engine, self.name):
             self._journal.persist(Ready(removed=True))
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:

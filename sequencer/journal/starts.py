@@ -1,13 +1,13 @@
 """Starts: the files that distinguish the newest copy of a state directory from an older one.
 
 `starts` holds this node's own starts, and is synced before the node sends anything. `remembered`
-holds what this node remembers of the other nodes, and `departed` the names of removed nodes. Each
-file is one line of JSON and its checksum. `starts` is kept twice, because a node that cannot name
-its starts counts as an older copy of itself.
+holds what this node remembers of the other nodes, `departed` the names of removed nodes, and
+`listed` those of the last members. Each file is one line of JSON and its checksum. `starts` is kept
+twice, because a node that cannot name its starts counts as an older copy of itself.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rt.log.files.disk import Disk, read_or_rotten, write_whole
@@ -18,6 +18,7 @@ from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 STARTS_NAMES: Final = ("starts", "starts.copy")
 REMEMBERED_NAME: Final = "remembered"
 DEPARTED_NAME: Final = "departed"
+LISTED_NAME: Final = "listed"
 NONCE_END: Final = 1 << 63  # nonces are smaller
 FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
 _DEPARTED_MAX: Final = 800  # names of 63 bytes, in JSON: 53 KB
@@ -72,9 +73,18 @@ def read_departed(disk: Disk, path: str) -> list[str]:
     return list(_read(disk, path, DEPARTED_NAME) or ())
 
 
-def write_departed(disk: Disk, path: str, names: Iterable[str]) -> None:
-    """Store the names of removed nodes durably; of more than 800, the last 800."""
-    _write(disk, path, DEPARTED_NAME, list(names)[-_DEPARTED_MAX:])
+def read_listed(disk: Disk, path: str) -> tuple[int, list[str]]:
+    """The members that were stored last, after their entry's index; none if that is unreadable."""
+    index, *names = _read(disk, path, LISTED_NAME) or (0,)
+    return index, names
+
+
+def write_departed(
+    disk: Disk, path: str, departed: Sequence[str], listed: tuple[int, Sequence[str]]
+) -> None:
+    """Store the names of removed nodes durably, of more than 800 the last 800, then the members."""
+    _write(disk, path, DEPARTED_NAME, departed[-_DEPARTED_MAX:])
+    _write(disk, path, LISTED_NAME, [listed[0], *listed[1]])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:

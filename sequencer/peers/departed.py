@@ -1,8 +1,14 @@
 """Departed: the nodes known to have been removed, and whether this node is one of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from sequencer.raft.consensus import Configuration, LastChange
+from sequencer.raft.engine import Raft
+
+# The members by a decided configuration: index of its entry, and their names.
+Members = tuple[int, Sequence[str]]
+NO_MEMBERS: Final[Members] = (0, ())
 
 
 class RemovalVerdicts:
@@ -23,6 +29,23 @@ class RemovalVerdicts:
 
     def __init__(self) -> None:
         self._members: set[str] = set()
+
+    def convict(self, verdicts: Mapping[str, bool], engine: Raft, name: str) -> bool:
+        """Record verdicts; return whether this node has to believe that it was removed.
+
+        They are ignored until this node votes by its own log: before it is added, the others may
+        still call it removed, because it was a member before.
+
+        Args:
+            verdicts: for each member dialled since the last call, whether it refuses this node.
+            engine: this node's engine, with its log.
+            name: this node's name.
+        """
+        if not engine.core.is_voter:
+            return False
+        for member, is_removed in verdicts.items():
+            self.take(member, is_removed=is_removed)
+        return any(verdicts.values()) and self.are_decisive(engine.last_change, name)
 
     def take(self, member: str, *, is_removed: bool) -> None:
         """Record whether a member refused this node as removed, or let it in."""
@@ -60,28 +83,32 @@ class RemovalVerdicts:
 class Departed:
     """Departed: nodes that an earlier configuration listed, but the present one does not list.
 
-    The names are kept across restarts. The log forgets its older entries, and a node's
-    configuration file never changes, so neither can show that a node was removed.
+    The names are kept across restarts, and so are those that the last decided configuration listed.
+    The log forgets its older entries, a snapshot replaces any number of them, and a node's
+    configuration file never changes, so none of these can show that a node was removed.
     """
 
     def __init__(
         self,
         names: Iterable[str] = (),
-        save: Callable[[Sequence[str]], None] = lambda _names: None,
+        save: Callable[[Sequence[str], Members], None] = lambda _names, _members: None,
         *,
         founders: Iterable[str] = (),
+        members: Members = NO_MEMBERS,
     ) -> None:
-        """Start with the names that were saved last.
+        """Start with what was saved last.
 
         Args:
             names: the removed nodes.
-            save: makes the names durable; an `OSError` ends the node.
+            save: makes the removed nodes and the members durable; an `OSError` ends the node.
             founders: the members at the beginning of this node's log; empty if the node joined
                 later, when its configuration file did not list the founders.
+            members: the members by the last decided configuration. They count once the log has come
+                as far again: its last entries may not have been durable yet.
         """
         self.names = frozenset(names)
-        self._save = save
-        self._listed = set(founders)  # in decided configurations of the log
+        self._save, self._saved = save, members
+        self._listed = set(founders)  # in decided configurations
 
     def follow(self, change: LastChange) -> None:
         """Record a decided configuration: its nodes are members, and earlier ones have departed.
@@ -92,7 +119,11 @@ class Departed:
         if not change.index or change.before:
             return
         self._listed |= change.listed | change.now.keys()
+        members = self._saved
+        if change.index >= members[0]:
+            self._listed.update(members[1])
+            members = change.index, sorted(change.now)
         names = (self.names | self._listed) - change.now.keys()
-        if names != self.names:
-            self._save(sorted(names))
-            self.names = names
+        if names != self.names or members[1] != self._saved[1]:
+            self._save(sorted(names), members)
+            self.names, self._saved = names, members

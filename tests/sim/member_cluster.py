@@ -6,8 +6,8 @@ from typing import Final
 
 from rt.errors import Refused
 from sequencer.journal.journal import Opened, found
-from sequencer.membership import Membership
-from sequencer.peers.departed import Departed
+from sequencer.membership import ANNOUNCEMENTS, Membership
+from sequencer.peers.departed import NO_MEMBERS, Departed, Members, RemovalVerdicts
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import EntryKind, Ready, UnheardError
@@ -17,6 +17,7 @@ from sequencer.raft.entries import unpack_configuration
 from sequencer.raft.quorum import majority_of
 from sequencer.raft.starts import Claim, Reach, StartChain
 
+from .admission import Admission
 from .checkers import Checker, Violation
 from .cluster import Cluster
 from .nemesis import Nemesis
@@ -42,6 +43,8 @@ class MemberChecker(Checker):
         self._committed: dict[tuple[str, int], int] = {}
         self._first_listed = dict.fromkeys(founders, 0)  # the first entry that lists each name
         self._reborn: set[str] = set()
+        self._committed_to = 0
+        self._members: Set[str] = set(founders)
 
     def reigns(self, name: str, raft: Raft) -> None:
         """Check that a leader commits only what a majority of its newest voters holds."""
@@ -98,6 +101,17 @@ class MemberChecker(Checker):
             if at > core.commit:
                 raise Violation(f"{name} changes the members of an undecided configuration")
 
+    def commits(self, core: Core) -> None:
+        """Remember the members by the newest committed entry."""
+        if core.commit > self._committed_to:
+            self._committed_to = core.commit
+            self._members = configuration_before(core, core.commit + 1, self._founders)[0].keys()
+
+    def demand_removed(self, name: str) -> None:
+        """Check that a node which ends as removed is no member by any newest committed entry."""
+        if name in self._members:
+            raise Violation(f"{name} ends as removed, and is a member at {self._committed_to}")
+
     def departs(self, name: str, departed: Sequence[str], commit: int) -> None:
         """Check that a node considers only names removed that its committed log has listed."""
         strange = [each for each in departed if self._first_listed.get(each, commit) >= commit]
@@ -113,6 +127,7 @@ class MemberNode(SimNode):
 
     cluster: "MemberCluster"
     departed: Sequence[str] = ()  # names of removed nodes, as saved
+    listed: Members = NO_MEMBERS
 
     def _found(self, directory: int) -> None:
         if self.name in self.cluster.founders and self.name not in self.cluster.retired:
@@ -139,13 +154,15 @@ class MemberNode(SimNode):
             self.name, self.raft, Holdings(self.name, self.cluster.names),
             RestartCheck((), claim, {}, lambda _memories: None), lambda _addresses: None,
             departed=Departed(
-                self.departed, self._keep_departed, founders=opened.state.founders
+                self.departed, self._keep_departed, founders=opened.state.founders,
+                members=self.listed,
             ),
         )  # fmt: skip
+        self.verdicts = RemovalVerdicts()
 
-    def _keep_departed(self, names: Sequence[str]) -> None:
+    def _keep_departed(self, names: Sequence[str], listed: Members) -> None:
         self.cluster.checker.departs(self.name, names, self.raft.status().commit)
-        self.departed = names
+        self.departed, self.listed = names, listed
 
     def advance(self) -> None:
         """Advance a tick, and announce the configuration from time to time."""
@@ -170,6 +187,11 @@ class MemberNode(SimNode):
             self.membership.take(source, data[1:])
         except UnheardError as error:
             self.cluster.unheard(self, source, str(error))
+
+    def told(self, member: str, is_removed: bool) -> None:
+        """Handle a member's answer to a connection: whether it refuses this node as removed."""
+        if self.verdicts.convict({member: is_removed}, self.raft, self.name):
+            self.journal.persist(Ready(removed=True))
 
 
 class MemberNemesis(Nemesis):
@@ -229,6 +251,7 @@ class MemberCluster(Cluster):
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
         self.retired: set[str] = set()
+        self.admission = Admission(self, seed)
         super().__init__(seed, log=log)
 
     def draw_names(self, chance: Random) -> tuple[str, ...]:
@@ -275,18 +298,28 @@ class MemberCluster(Cluster):
     def retire(self, node: SimNode) -> None:
         """Note that a node has ended for good, so that a new machine may get its name."""
         if self.nodes.get(node.name) is node:
+            self.checker.demand_removed(node.name)
             del self.nodes[node.name]
             self.retired.add(node.name)
             self.checker.forgets(node.name)
             self.names = tuple(name for name in self.names if name != node.name)
 
     def deliver(self, source: str, target: str, data: bytes) -> None:
-        if target in self.nodes:
+        """Deliver a message to a node that admits its sender.
+
+        What an ended process has sent was admitted before it ended.
+        """
+        here, there = self.nodes.get(target), self.nodes.get(source)
+        if not isinstance(here, MemberNode):
+            return
+        is_new = isinstance(there, MemberNode) and there.alive and here.alive
+        if not is_new or self.admission.admits(there, here):
             super().deliver(source, target, data)
 
     def ready(self, node: SimNode, ready: Ready) -> None:
         """Observe that a node has taken its duties."""
         super().ready(node, ready)
+        self.checker.commits(node.raft.core)
         if node.raft.leads:
             self.checker.changes(node.name, node.raft, ready)
 
@@ -307,11 +340,21 @@ class MemberCluster(Cluster):
         states = [
             (node.machine.index, node.settled() or not members[name].votes)
             for name in members
-            if (node := self.nodes.get(name)) is not None and node.alive
+            if (node := self.nodes.get(name)) is not None
+            and node.alive
+            and not self._takes_for_removed(node, leader.name)
         ]
         voters = [name for name, seat in members.items() if seat.votes]
         whole = all(name in self.nodes and self.nodes[name].alive for name in voters)
         return whole and all(state == (len(self.checker.decided), True) for state in states)
+
+    def _takes_for_removed(self, node: SimNode, leader: str) -> bool:
+        """Whether a learner knows the leader's name as a removed node's, and hears no voter.
+
+        See the limits in SAFETY.md: the operator has to add it again.
+        """
+        assert isinstance(node, MemberNode)
+        return leader in node.membership.doors.departed and not node.raft.core.is_voter
 
     def run(self) -> str:
         """Run the faults, demand progress, and then that the leader stays."""
@@ -324,4 +367,10 @@ class MemberCluster(Cluster):
         leading = [n.raft.status().term for n in self.nodes.values() if n.alive and n.raft.leads]
         if leading != [term]:
             raise Violation(f"the leader of term {term} fell without a fault: {self.states()}")
+        leader = next(node for node in self.nodes.values() if node.alive and node.raft.leads)
+        members = leader.raft.members.keys()
+        # removed nodes that are connected may stay so for all announcements
+        ticks = 2 * ANNOUNCEMENTS * ANNOUNCE_TICKS + quiet
+        if not self.until(ticks, lambda: not self.admission.surviving(members)):
+            raise Violation(f"{self.admission.surviving(members)} were removed, and do not end")
         return hashed

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from sequencer.peers.departed import Departed, RemovalVerdicts
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import Configuration, Entry, EntryKind
 from sequencer.raft.core import Core
@@ -11,7 +12,7 @@ from sequencer.raft.leader import Leader
 from sequencer.raft.progress import Progress
 from sequencer.raft.quorum import Roster
 
-from .mutation import MUTANTS, Patch, mutant, rewritten
+from .mutation import MUTANTS, Patch, mutant, noticed_by, rewritten
 
 CHANGING: set[str] = set()
 
@@ -178,3 +179,39 @@ def snapshot_holds_the_configuration_before() -> list[Patch]:
 def removed_by_the_configuration_file() -> list[Patch]:
     """A node that joins takes living members for removed, which its log does not list yet."""
     return [rewritten(Roster, "listed", "if 0 < start <= index", "")]
+
+
+@changing
+def removed_while_its_promotion_is_undecided() -> list[Patch]:
+    """A node that was removed and does not know it never believes it: it voted in one list only."""
+    return [
+        rewritten(RemovalVerdicts, "_is_majority", "name in seats and", "name in voters and"),
+    ]
+
+
+@noticed_by("unit/test_departed.py::test_no_single_member_ends_a_node_by_calling_it_removed")
+@changing
+def removed_by_one_member() -> list[Patch]:
+    """A node ends because one member calls it removed, which has not heard of its return."""
+    majority = "> len(voters) // 2"
+    return [rewritten(RemovalVerdicts, "_is_majority", majority, "> 0")]
+
+
+@noticed_by(
+    "unit/test_member.py::test_what_others_say_before_a_node_is_added_again_does_not_end_it_later"
+)
+@changing
+def removed_before_it_is_added_again() -> list[Patch]:
+    """A node that waits to be added again counts those that remember its removal."""
+    right = "if not engine.core.is_voter:"
+    votes = "any(name in each and each[name].votes for each in lists)"
+    return [
+        rewritten(RemovalVerdicts, "convict", right, "if False:"),
+        rewritten(RemovalVerdicts, "are_decisive", votes, "True"),
+    ]
+
+
+@changing
+def removed_nodes_are_forgotten() -> list[Patch]:
+    """Members that start again take a removed node for a stranger, so it never ends."""
+    return [rewritten(Departed, "follow", "self._save(sorted(names), members)", "pass")]

@@ -87,7 +87,10 @@ class Outsider:
             leader.guarded(leader.propose, garbage + b"\xff" * self._chance.randrange(3))
 
     def _names(self, target: "SimNode") -> list[str]:
-        """Return the names to use against a node: none of them votes, by the node's own log."""
+        """Return the names to use against a node: none of them votes, as far as the node can know.
+
+        A node that lags or joins also believes what a member announced, which may be out of date.
+        """
         cluster, core = self.cluster, target.raft.core
         listed, _ = configuration_before(core, core.log.last + 1, tuple(core.founders))
         removed = [name for name in cluster.removed() if name not in listed]
@@ -97,8 +100,10 @@ class Outsider:
         names = {*removed, *learners} - {target.name}
         if not cluster.is_open(target):
             names.add(STRANGER)
-        before = core.roster.before if core.commit < core.roster.changed_at else {}
-        return sorted(name for name in names if name in learners or name not in before)
+        last, announced = (core.last_change.term, core.last_change.index), core.announced
+        lists = [core.last_change.before, announced[1] if announced[0] > last else {}]
+        believed = {each for seats in lists for each, seat in seats.items() if seat.votes}
+        return sorted(names - believed)
 
     def _voters(self, node: "SimNode") -> set[str]:
         core = node.raft.core

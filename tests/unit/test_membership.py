@@ -50,7 +50,7 @@ class World:
         claim = Claim(0, StartChain(1, (OWN,)), Reach(), Reach())
         self.restart_check = RestartCheck(others, claim, {}, lambda _memories: None)
         holdings = Holdings(name, members)
-        self.departed = Departed(departed, self.saved.append)
+        self.departed = Departed(departed, self._save)
         self.membership = Membership(
             name, self.engine, holdings, self.restart_check, self._dial, departed=self.departed
         )
@@ -58,6 +58,10 @@ class World:
 
     def _dial(self, addresses):
         self.dialled = addresses
+
+    def _save(self, names, _members):
+        if names != (self.saved or [sorted(self.departed.names)])[-1]:
+            self.saved.append(names)
 
     def hear(self, sender, term, index, *names):
         """Take an announcement, as another node of the same kind makes it; return if it counts."""
@@ -219,6 +223,17 @@ def test_a_founder_whose_removal_may_be_undone_is_not_taken_for_removed_at_a_sta
     assert not departed.names
     departed.follow(LastChange(2, 20, seats("n1", "n3"), {}))
     assert departed.names == {"n2"}
+
+
+def test_a_node_whose_removal_came_with_a_snapshot_is_known_to_be_removed():
+    """The follower that had listed it started again, and a snapshot replaced that list: the removed
+    node was a stranger to it, and went on for ever.
+    """
+    departed = Departed(members=(26, ["n1", "n2", "n6"]))
+    departed.follow(LastChange(8, 20, seats("n2", "n6"), {}))
+    assert not departed.names, "its log has yet to come as far again"
+    departed.follow(LastChange(8, 30, seats("n2", "n6"), {}))
+    assert departed.names == {"n1"}
 
 
 def test_a_member_that_was_never_decided_is_not_taken_for_removed():

@@ -24,6 +24,7 @@ from sequencer.journal.starts import (
     NONCE_END,
     begin_start,
     read_departed,
+    read_listed,
     read_memories,
     write_departed,
     write_memories,
@@ -157,8 +158,9 @@ def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
     disk, path = directory.disk, directory.state
     return Departed(
         read_departed(disk, path),
-        lambda every: write_departed(disk, path, every),
+        lambda names, members: write_departed(disk, path, names, members),
         founders=opened.state.founders,
+        members=read_listed(disk, path),
     )
 
 
