@@ -315,7 +315,7 @@ class PushConnection:
         session = _name_of(channel.log.path)
         if self.is_sealed:
             self._is_refused(None)
-        self._gather.merged(session, ack.merged)
+        self._gather.merged(session, ack.merged, self.name)
         if self._book.acked(session, self.name, ack, channel.identity.id):
             self.dialer.progressed()
             if not self._errors.is_clean:

@@ -126,13 +126,16 @@ class SessionWatcher:
             # what arrives meanwhile is sent with it
             loop.deadlines.set(self, min(self._sweep_at_s, now_s + gap_s))
             return
+        # The leader comes first: the others need what it sends them before what they get from here.
+        leader = self._gather.leader
+        connections = sorted(self._connections, key=lambda each: each.name != leader)
         due = self._due.copy()
         self._due -= due  # before their frames are taken: what comes now is announced next
         for name in due:
             if self._watch is not None:  # a publisher may have been opened or closed here
                 self._watch_one(self._watch, name)
             frame, self._announced_s = self._gathered.take(name), time.monotonic()
-            for connection in self._connections:
+            for connection in connections:
                 connection.offer(name, frame)
         loop.deadlines.set(self, self._sweep_at_s)
 

@@ -31,12 +31,17 @@ class GatherWindow:
     is sent earlier would only wait for the updates before it. And a single update costs every node
     as much as a hundred that are sent together.
 
+    Attributes:
+        leader: the node that was the first to confirm the last merged update, which is usually the
+            leader, since it confirms at once; "" if none has.
+
     Threads: only the loop uses it.
     """
 
     def __init__(self, nodes: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Gather for this many nodes, by a monotonic clock; a single node needs no gathering."""
         self._gathers, self._clock = nodes > 1, clock
+        self.leader = ""
         self._merged_in_s = 0.0
         self._flights: list[_Update] = []  # the oldest first
 
@@ -70,8 +75,8 @@ class GatherWindow:
                 return
         flights.append(_Update(session, end, self._clock()))
 
-    def merged(self, session: str, end: Position) -> None:
-        """Record that a node has merged a session up to `end`."""
+    def merged(self, session: str, end: Position, node: str) -> None:
+        """Record that this node has merged a session up to `end`."""
         if not self._flights:  # another node reported it first
             return
         flying, sent_s = list[_Update](), None
@@ -81,7 +86,7 @@ class GatherWindow:
             else:
                 flying.append(each)
         if sent_s is not None:
-            self._flights = flying
+            self._flights, self.leader = flying, node
             self._measure(self._clock() - sent_s)
 
     def _measure(self, took_s: float) -> None:

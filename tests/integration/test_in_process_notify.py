@@ -19,6 +19,7 @@ from rt.log.notify import in_process_notify as news_module
 from rt.log.notify.in_process_notify import Announcer, NewsPlace, in_process_notify, place_of
 from rt.log.notify.watch import POLL_S
 from rt.names import parse_glob
+from rt.position import Position
 
 PATIENCE_S = 60.0
 MANY = 40  # with polls they would take ten seconds
@@ -37,6 +38,8 @@ class Listener:
 
 class Connection:
     """Keeps what a watcher announces."""
+
+    name = "n1"
 
     def __init__(self):
         self.offers = []
@@ -61,12 +64,12 @@ def wait_for(ready):
         time.sleep(0.001)
 
 
-def watching(root, loop, gather=None, mode="auto"):
-    """Return a started watcher of stream `s`, and the connection that it announces to."""
+def watching(root, loop, gather=None, mode="auto", others=()):
+    """Return a started watcher of stream `s`, and the last connection that it announces to."""
     book = SessionBook(str(root), "s", [parse_glob("*")], 1, Release.MERGED)
     connection = Connection()
-    headers = HeadersNews(book.directory)
-    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1), headers, mode)
+    headers, every = HeadersNews(book.directory), [*others, connection]
+    watcher = SessionWatcher(book, every, gather or GatherWindow(1), headers, mode)
     watcher.start(loop)
     return watcher, connection
 
@@ -155,6 +158,25 @@ def sessions(connection):
     return [session for session, _ in connection.offers]
 
 
+def test_the_node_that_confirms_first_is_sent_an_update_first(tmp_path, loop):
+    """The others journal what the leader sends them before they need what a publisher sends."""
+    (tmp_path / "s").mkdir()
+    gather, order, follower = GatherWindow(3), [], Connection()
+    follower.name = "n2"
+    watcher, leader = watching(tmp_path, loop, gather, others=[follower])
+    for each in (leader, follower):
+        each.offer = lambda _session, _frame, name=each.name: order.append(name)
+    gather.sent("jfk", Position(8))
+    gather.merged("jfk", Position(8), leader.name)
+    writer = Announcer(str(tmp_path / "s" / "jfk"))
+    order.clear()
+    writer.grown()
+    wait_for(lambda: len(order) == 2)
+    assert order == ["n1", "n2"]
+    writer.close()
+    watcher.stop()
+
+
 def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tmp_path, loop):
     """A thousand that are made one after another would each cost a look at all before it."""
     (tmp_path / "s").mkdir()
@@ -198,7 +220,7 @@ def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path
 
 def test_while_the_nodes_do_not_keep_up_messages_are_gathered(tmp_path, loop):
     """Several are sent as one, where each alone would cost every node as much."""
-    gather = SimpleNamespace(gap_s=0.0)
+    gather = SimpleNamespace(gap_s=0.0, leader="")
     watcher, connection = watching(tmp_path, loop, gather)
     try:
         with Publisher(tmp_path, stream="s", session="jfk", clock=after_pauses()) as publisher:

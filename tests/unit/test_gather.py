@@ -43,7 +43,7 @@ def after_rounds(gather, clock, seconds, rounds=100):
     for _ in range(rounds):
         gather.sent("jfk", END)
         clock.now_s += seconds
-        gather.merged("jfk", END)
+        gather.merged("jfk", END, "n1")
     return gather
 
 
@@ -66,7 +66,7 @@ def test_sends_are_spaced_by_a_round_trip_once_two_are_on_their_way(clock):
     assert with_updates(clock.window(), 2) == 0.0, "nothing was measured yet"
     gather = after_rounds(clock.window(), clock, 0.002)
     assert with_updates(gather, 2) == pytest.approx(0.002, rel=0.01)
-    gather.merged("jfk", Position(END + 1))
+    gather.merged("jfk", Position(END + 1), "n1")
     assert gather.gap_s == 0.0
     assert with_updates(after_rounds(clock.window(), clock, 5.0), 2) == 0.004
 
@@ -85,22 +85,33 @@ def test_a_single_node_is_sent_everything_at_once(clock):
     assert gather.keeps_up
     assert with_updates(gather, 9) == 0.0
     assert not gather.keeps_up, "but not by the thread that publishes"
-    gather.merged("jfk", Position(END + 9))
+    gather.merged("jfk", Position(END + 9), "n1")
     assert gather.keeps_up
 
 
 def test_only_what_was_sent_is_measured(clock):
     """Another session, or bytes before those that were sent, are no measurement."""
     gather = clock.window()
-    gather.merged("jfk", END)
+    gather.merged("jfk", END, "n1")
     gather.sent("jfk", END)
     gather.sent("ewr", END)
     clock.now_s += 0.002
-    gather.merged("lga", END)
-    gather.merged("jfk", Position(END - 1))
+    gather.merged("lga", END, "n1")
+    gather.merged("jfk", Position(END - 1), "n1")
     assert gather.gap_s == 0.0
-    gather.merged("jfk", END)
+    gather.merged("jfk", END, "n1")
     assert with_updates(gather, 2) > 0.0
+
+
+def test_the_node_that_confirms_an_update_first_is_taken_for_the_leader(clock):
+    """The others confirm up to 25 ms later, and the next update is sent to the leader first."""
+    gather = clock.window()
+    assert gather.leader == ""
+    for end, nodes in ((END, ("n2", "n1", "n3")), (Position(END + 1), ("n3", "n2"))):
+        gather.sent("jfk", end)
+        for node in nodes:
+            gather.merged("jfk", end, node)
+        assert gather.leader == nodes[0]
 
 
 def test_what_is_never_merged_is_given_up(clock):
@@ -117,7 +128,7 @@ def test_updates_on_their_way_are_kept_in_bounded_memory(clock):
     """A node that stops merging may be sent a million."""
     gather = after_rounds(clock.window(), clock, 0.002)
     assert with_updates(gather, 1000) > 0.0
-    gather.merged("jfk", Position(END + 1000))
+    gather.merged("jfk", Position(END + 1000), "n1")
     assert gather.gap_s == 0.0
 
 

@@ -354,6 +354,7 @@ class Duties:
             else:
                 if self._paused and may_merge:
                     self._resume()
+            self._serve()  # before confirmations, since readers wait for the messages
             for session in dict.fromkeys([*mail.synced, *merged]):
                 self._confirm(session)
             if is_tick and self._member.holdings.others:
