@@ -20,10 +20,10 @@ from sequencer.raft.quorum import LEARNING, majority_of, suspended
 class MemberChanges:
     """MemberChanges: the changes that a leader can make to the configuration.
 
-    Each appends an entry, which takes effect at once, and is refused while an earlier one is not
-    committed. A node is added as a learner, which cannot cost a quorum, and promoted when it holds
-    everything committed. A leader does not remove itself: it hands over first, so no node ever
-    leads a cluster that it is not a member of.
+    Each change appends an entry that takes effect immediately, and is refused until the previous
+    change is committed. A node is first added as a learner, which leaves the size of a majority
+    unchanged, and is promoted once it holds every committed entry. A leader cannot remove itself
+    and must hand over first, so no node ever leads a cluster that it is not a member of.
     """
 
     __slots__ = ("_core", "_leader")
@@ -32,7 +32,7 @@ class MemberChanges:
         self._core, self._leader = core, leader
 
     def add(self, name: str, address: str) -> Entry:
-        """Append a learner to the configuration.
+        """Add a node to the configuration as a learner.
 
         Raises:
             Refused: `changing`, `too-many`, or `is-member`.
@@ -51,7 +51,7 @@ class MemberChanges:
 
         Raises:
             Refused: `changing`, `not-a-member`, `is-member` (it votes already), `too-many`,
-                `not-caught-up`, or `no-quorum` (fewer nodes would be live than a majority needs).
+                `not-caught-up`, or `no-quorum` (fewer voters would be live than a majority needs).
         """
         now = self._settled()
         seat, peer = self._seat(name), self._leader.peer(name)
@@ -77,8 +77,8 @@ class MemberChanges:
         """Take a member, or a learner, out of the configuration.
 
         Raises:
-            Refused: `changing`, `not-a-member`, `no-quorum`, or `leads`: this node leads, and must
-                hand over first.
+            Refused: `changing`, `not-a-member`, `no-quorum`, or `leads` (this node cannot remove
+                itself while it leads).
         """
         now = self._settled()
         seat = self._seat(name)
@@ -101,16 +101,16 @@ class MemberChanges:
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy of a learner's state is known to have been in use before it joined.
+        """Whether a copy of a learner's state is known to be older than the learner's addition.
 
-        That holds for a copy that founded the cluster, was suspended, or was part of a majority.
+        It is if it founded the cluster, was suspended, or has counted as a voter.
         """
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)
         return incarnation == FOUNDER or is_lost or roster.has_counted(name, incarnation)
 
     def _settled(self) -> Configuration:
-        """The configuration; `Refused` while its last change is not committed."""
+        """Return the configuration; `Refused` if its last change is not committed yet."""
         if not self._leader.is_settled:
             raise Refused("changing", "the last change of the members is not committed yet")
         return self._core.roster.now
@@ -142,10 +142,10 @@ class MemberChanges:
             )
 
     def _is_unheard(self, name: str) -> bool:
-        """Whether a peer counts as live although it has not answered since this node began to lead.
+        """Whether a peer counts as live only because this node has just begun to lead.
 
-        A leader hands over before it is removed, so its successor may be asked to remove it at
-        once.
+        Such a peer has not answered this leader yet. A leader hands over before it is removed, so
+        its successor may be asked for the removal before any peer has answered.
         """
         peer = self._leader.peer(name)
         return peer is not None and peer.incarnation == UNKNOWN

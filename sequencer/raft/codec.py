@@ -1,11 +1,13 @@
 """The encoding of Raft messages.
 
 Little endian. Header: kind u8, flags u8, digest of the founders u16, CRC-32 of the cluster id u32,
-sender's incarnation u64, term u64. Then the fields of the kind, then its tail. RequestVote and
-heartbeats carry the list of founders, so that a mismatch can be reported with both lists.
+sender's incarnation u64, term u64. The fields of the kind follow, then any part of variable length.
+RequestVote and heartbeats carry the list of founders, so that an error can show both lists.
 
-Nodes that were founded with different lists of members must never count each other: their quorums
-need not meet. A node that joined later founded nothing, and its digest, 0, fits every other.
+Nodes that were founded with different lists of members must not count each other's replies, since
+two of their majorities may have no node in common. So a message whose digest of the founders
+differs is refused. A node that joined later has no such list: its digest is 0, which always
+matches.
 """
 
 import struct
@@ -48,18 +50,18 @@ _INSTALL_SNAPSHOT: Final = struct.Struct("<QQQQQ")
 _SNAPSHOT_REPLY: Final = struct.Struct("<QQQ")
 _READ_INDEX: Final = struct.Struct("<Q")
 _READ_INDEX_REPLY: Final = struct.Struct("<QQ")
-_EMPTY: Final = struct.Struct("<")  # of messages that are only a header
+_EMPTY: Final = struct.Struct("<")  # for messages that are only a header
 _FLAG_1: Final = 1  # pre_vote, success, heartbeat
 _FLAG_2: Final = 2  # transfer, granted, no_reply
 
 
 class MessageCodec:
-    """Encodes and decodes messages for one node; `names` are its cluster and founders, packed."""
+    """Encodes and decodes one node's messages; `names` are its cluster and founders, packed."""
 
     __slots__ = ("_encoded", "_incarnation", "_message", "digest", "founders", "names")
 
     def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
-        """Encode for this copy of a node's state; `founders` is empty unless it is a founder's."""
+        """Encode for one copy of a node's state; `founders` is empty if that copy joined later."""
         self.names = pack_names(cluster, founders)
         self.founders = founders_digest(founders)
         self.digest = crc32(cluster.encode())
@@ -68,7 +70,7 @@ class MessageCodec:
         self._encoded = b""
 
     def encode(self, message: AnyMessage) -> bytes:
-        """The bytes of a message, cached because a leader sends it to several peers in a row."""
+        """Return a message's bytes, cached since a leader sends it to several peers in a row."""
         if message == self._message:
             return self._encoded
         tag, flags, body = _ENCODERS[type(message)](self, message)
@@ -77,7 +79,11 @@ class MessageCodec:
         return self._encoded
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
-        """The sender's incarnation and its message; `PeerError` if the bytes are malformed."""
+        """Return the sender's incarnation and the message.
+
+        Raises:
+            PeerError: the bytes are malformed, or the sender has another cluster or founders.
+        """
         if len(data) > MESSAGE_BYTES_MAX:
             raise PeerError(f"message of {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
         try:
@@ -93,7 +99,7 @@ class MessageCodec:
         return incarnation, message
 
     def check(self, entry: Entry) -> None:
-        """Raise `ValueError` if an entry of one of the engine's own kinds is malformed."""
+        """Raise `ValueError` if an entry that changes the members is malformed."""
         if entry.kind is EntryKind.MEMBER:
             unpack_member(entry.command)
         elif entry.kind is EntryKind.CONFIGURATION:
@@ -118,7 +124,7 @@ def describe(names: Sequence[str]) -> str:
 
 
 def founders_digest(founders: Sequence[str]) -> int:
-    """A number from 1 to 65,535 that depends on the names; 0 if there are none."""
+    """Return a number from 1 to 65,535 computed from the names; 0 if there are none."""
     return crc32(pack_names("", founders)) % 0xFFFF + 1 if founders else 0
 
 
@@ -155,9 +161,10 @@ _TAG_REQUEST_VOTE: Final = 1
 _TAG_APPEND_ENTRIES: Final = 3
 _TAG_APPEND_REPLY: Final = 4
 
-# Messages that may wait for the next one, by how they begin and how long they are: one with the
-# leader's commit index and nothing else, so without a reply, and one that acknowledges durable
-# entries, or confirms a read.
+# A receiver may handle two kinds of messages later, with the sender's next one. It recognizes them
+# by their first two bytes and their length. A commit note is an AppendEntries that carries only the
+# leader's commit index and needs no reply. A plain success is an AppendReply that acknowledges
+# durable entries or confirms a read.
 COMMIT_NOTE: Final = bytes([_TAG_APPEND_ENTRIES, _FLAG_2])
 COMMIT_NOTE_BYTES: Final = _HEADER.size + _APPEND_ENTRIES.size
 PLAIN_SUCCESS: Final = bytes([_TAG_APPEND_REPLY, _FLAG_1])
@@ -200,7 +207,7 @@ _ENCODERS: Final[dict[type, Callable[[MessageCodec, Any], _Encoded]]] = {
 
 
 def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...]:
-    """The fields after the header; exactly `tail` more bytes must follow them."""
+    """Return the fields after the header; exactly `tail` more bytes must follow them."""
     fields: tuple[int, ...] = layout.unpack_from(data, _HEADER.size)
     if len(data) != _HEADER.size + layout.size + tail:
         raise ValueError("a length that does not fit the kind")
@@ -210,7 +217,7 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
 
 
 def _after_names(codec: MessageCodec, data: bytes, start: int) -> int:
-    """The offset after the list of founders, which must agree with the header's digests."""
+    """Return the offset after the list of founders, which must match the header's digests."""
     if data.startswith(codec.names, start):
         return start + len(codec.names)
     names, end = unpack_names(data, start)

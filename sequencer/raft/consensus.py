@@ -7,11 +7,12 @@ in the order of its fields:
     while ready := engine.ready():
         send(ready.early)                     # may overlap with the next line
         journal.persist(ready)                # ballot, snapshot, entries: one sync
-        engine.persisted(ready)               # only now does this node's own copy count
-        send(ready.messages)                  # these promise what had to be durable first
+        engine.persisted(ready)               # now this node counts towards majorities
+        send(ready.messages)                  # these promise that the above is durable
         restore(ready.snapshot); apply(ready.committed); answer(ready.reads)
 
-Between `ready` and `persisted` the node may feed further events; the next `Ready` waits.
+Between `ready` and `persisted` the node may feed further events; the next `Ready` comes only after
+`persisted`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 
-COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
+COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction has 32 bytes a session, for 1,000 sessions
 MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # how many members may found a cluster
 VOTERS_MAX: Final = 7
 LEARNERS_MAX: Final = 1  # so that each is promoted or removed before the next is added
@@ -53,7 +54,8 @@ class Seat:
     """Seat: one member in a configuration.
 
     Attributes:
-        incarnation: the copy of its state that counts.
+        incarnation: the copy of the member's state that counts; see `sequencer.raft.quorum` for
+            the values that mean none.
         votes: False for a learner, which receives everything but does not vote.
         address: host:port where the other nodes reach it; "" if the log does not say.
     """
@@ -68,7 +70,7 @@ Place = tuple[int, int]  # term and index of an entry, compared as in an electio
 
 
 class UnheardError(PeerError):
-    """A message that its sender may not send, as far as this node knows; it had no effect."""
+    """As far as this node knows, the sender may not send such a message; it had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,14 @@ class PeerMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read: a requested read, answerable from any state that has applied `index`."""
+    """Read: a requested read; any state that includes the entry `index` may answer it."""
 
     ticket: int
     index: int
 
 
 class Ready(NamedTuple):
-    """Ready: a node's duties, in the order in which they must be performed, except `settled`.
+    """Ready: a node's duties; the fields are in the order in which to perform them.
 
     Attributes:
         early: messages that promise nothing about this node's disk; send them at once.
@@ -131,11 +133,12 @@ class Ready(NamedTuple):
             restore into the application before `committed` is applied.
         entries: entries to make durable; the log is first truncated at the index of the first.
         messages: messages to send once all of the above is durable, never earlier.
-        committed: entries to apply, in order, each exactly once; a restart resumes at the snapshot.
+        committed: entries to apply, in order, each exactly once; after a restart, those after the
+            snapshot come again.
         reads: reads that may be answered once their index has been applied.
         disowned: whether the other members found that this copy of the node's state lost
-            acknowledged entries; it never counts again. The journal sets it aside and stops.
-        removed: whether this node is no longer a member. The journal records it and stops.
+            acknowledged entries. The copy never counts again; the journal sets it aside and stops.
+        removed: whether this node is no longer a member. The journal records that and stops.
     """
 
     early: tuple[PeerMessage, ...] = ()
@@ -156,7 +159,7 @@ class Ready(NamedTuple):
 
     @property
     def settled(self) -> tuple[Entry, ...]:
-        """The part of `committed` that may be applied before the sync: entries before `entries`."""
+        """The part of `committed` that may be applied before the sync, as it precedes `entries`."""
         if not self.entries or self.snapshot is not None or self.disowned or self.removed:
             return ()
         first = self.entries[0].index
@@ -206,7 +209,7 @@ class Peer:
         match: the last entry known to be durable there.
         lag: entries of the leader's log that are not known to be durable there.
         silent_ticks: ticks since it was last heard from.
-        counts: False while it is a learner.
+        counts: whether it votes, and the copy of its state that answered is the one that counts.
         state: `probe`, `replicate` or `snapshot`: how the leader sends to it.
     """
 
@@ -233,8 +236,8 @@ class Status:
         peers: the other members.
         refusal: why messages of peers are refused, or "".
         members: the configuration as of the last entry of its log.
-        is_current: whether a leader was heard since the start or a snapshot, and this node has
-            everything that leader had committed.
+        is_current: whether this node leads, or has had everything that a leader had committed at
+            some time since this node started and last installed a snapshot.
     """
 
     name: str
@@ -255,7 +258,7 @@ class Quiescence:
     """Quiescence: the log position at which a node has nothing left to agree on.
 
     Attributes:
-        term: the newest known term, in which it leads or follows a leader.
+        term: the newest term it knows; in that term, it leads or follows a leader.
         index: the last entry of its log, which is committed and durable.
     """
 
@@ -269,11 +272,11 @@ class LastChange:
 
     Attributes:
         term: term of that entry.
-        index: that entry; if the log no longer holds it, the last entry before its start.
+        index: index of that entry; if the log no longer holds it, of the last entry before the log.
         now: the configuration.
         before: the configuration it replaced, which returns if the entry is truncated; empty once
             the entry is known to be committed.
-        listed: names in the committed configurations of the log, as far back as it reaches.
+        listed: names in the committed configurations that this node's log still has.
     """
 
     term: int

@@ -1,4 +1,4 @@
-"""The state that a Raft node holds in every role, and the duties that accumulate in it."""
+"""The state that a Raft node holds in every role, and its pending duties."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two reads 
 
 
 class Chance(Protocol):
-    """The part of `random.Random` that an engine uses; passed in, so that a seed replays a run."""
+    """What an engine uses of `random.Random`, which is passed in so that a seed replays a run."""
 
     def randrange(self, stop: int, /) -> int:
-        """A number from 0 to `stop` - 1."""
+        """Return a number from 0 to `stop` - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Settings:
 
     Attributes:
         heartbeat_ticks: ticks between two heartbeats of a leader.
-        election_ticks: the minimum election timeout; each timeout is drawn from one to two times
+        election_ticks: the minimum election timeout; each timeout is random, from this to twice
             this.
         batch_bytes_max: bytes of commands in one message.
-        window_entries_max: entries sent to a peer and not yet acknowledged.
-        undecided_bytes_max: bytes of uncommitted commands before a proposal is refused.
+        window_entries_max: entries that may be sent to a peer before it acknowledges any of them.
+        undecided_bytes_max: bytes of uncommitted commands; a proposal that exceeds them is refused.
         chunk_bytes: bytes of a snapshot in one message.
-        trail_entries: entries kept in memory before a snapshot's index, for peers that lag a
-            little.
+        trail_entries: entries up to a snapshot's index that are kept in memory, for peers that lag
+            a little.
     """
 
     heartbeat_ticks: int = 5
@@ -72,7 +72,7 @@ class Core:
     Attributes:
         name: this node.
         incarnation: the copy of this node's state that is running.
-        founders: the members that the cluster was founded with, and their addresses.
+        founders: the addresses of the members that the cluster was founded with, by name.
         settings: timeouts and limits.
         term, voted_for: the ballot, which must be durable before it is acted on.
         leader: the leader of this term, or "".
@@ -81,8 +81,8 @@ class Core:
         roster: which incarnation of each member counts.
         snapshots: the newest snapshot, and the one being received.
         outgoing: messages to send.
-        announced: a configuration that another node announced, after the term and index of its
-            entry.
+        announced: the term and index of the entry of a configuration that another node announced,
+            then the configuration.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Core:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this copy of the node's state counts, according to the node's own log."""
+        """Whether this node's own log says that it votes and that this copy of it counts."""
         return self.roster.counts(self.name, self.incarnation)
 
     @property
@@ -134,13 +134,13 @@ class Core:
         """Whether to answer candidates: true if this copy counts, or if no copy of the node does.
 
         A candidate counts votes by its own roster, which may admit this copy before this node's log
-        does. If nodes voted only once their own log admits them, an admission whose leader was lost
-        could leave two live nodes of three without a leader.
+        does. If a node waited for its own log to admit it, then a leader lost during an admission
+        could leave the two live nodes of three unable to elect another.
 
-        This node does not vote if its log says that another copy of it counts, or does not list it.
-        Such a log lacks committed entries: a copy is admitted only once it holds the entry that
-        suspends the copy before it, and a node is promoted only once it holds the entry that made
-        it a learner.
+        This node does not vote if its log says that another copy of it counts, or does not list the
+        node. Such a log lacks committed entries, because a copy is admitted only once it holds the
+        entry that suspends the copy before it, and a node is promoted only once it holds the entry
+        that made it a learner.
         """
         seat = self.roster.now.get(self.name)
         return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
@@ -157,8 +157,8 @@ class Core:
     def elects(self, name: str) -> bool:
         """Whether a node may vote, campaign and lead, as far as this node knows.
 
-        The answer is the same for all copies of that node's state, because the log here may not say
-        yet which copy counts.
+        This does not depend on the copy of the node's state, because the log here may not say yet
+        which copy counts.
         """
         seat = self.roster.now.get(name)
         if seat is not None and seat.votes:  # the usual case
@@ -170,14 +170,14 @@ class Core:
 
     @property
     def is_disowned(self) -> bool:
-        """Whether the log suspends this very copy, because it lost entries it had acknowledged."""
+        """Whether the log suspends this copy, because it lost entries that it had acknowledged."""
         return (self.name, suspended(self.incarnation)) in self.roster.suspended
 
     @property
     def is_removed(self) -> bool:
-        """Whether the log removes this copy from the cluster.
+        """Whether the log removes this node, of which this copy has counted.
 
-        A leader sends a node its own removal only once the removal is committed, so it is final.
+        A leader sends a node its own removal only once that is committed, so the removal is final.
         """
         roster = self.roster
         return self.name not in roster.now and roster.has_counted(self.name, self.incarnation)
@@ -187,7 +187,7 @@ class Core:
         self.term, self.voted_for = term, voted_for
 
     def finish_read(self, ticket: int, index: int) -> None:
-        """Have this node's application answer a read once the application has applied `index`."""
+        """Have this node's application answer a read once it has applied the entry `index`."""
         self._reads.append(Read(ticket, index))
 
     def append(self, entry: Entry) -> None:
@@ -215,7 +215,7 @@ class Core:
         self.commit = self._delivered = snapshot.index
 
     def may_compact(self, index: int) -> bool:
-        """Whether the members as of this entry are known."""
+        """Whether this node knows the members as of the entry `index`."""
         return self.roster.is_known(index, self.name, self.incarnation)
 
     def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:
@@ -224,10 +224,14 @@ class Core:
         Args:
             index: the last entry that the snapshot covers.
             data: the application's state.
-            needed: entries after this index are still needed by a peer.
+            needed: a peer may still need entries after this index, so they are kept.
 
         Returns:
-            The snapshot; None if one of `index` or later exists, or if `may_compact` is false.
+            The snapshot. None if a snapshot as of `index` or later exists, or if `may_compact` is
+            false.
+
+        Raises:
+            Misuse: the entry was not delivered to the application, or is not durable.
         """
         newest = self.snapshots.newest
         if (newest is not None and index <= newest.index) or not self.may_compact(index):
@@ -242,7 +246,7 @@ class Core:
 
     def take_ready(self) -> Ready | None:
         """Return the duties that have accumulated, or None."""
-        # this copy has forgotten promises, and must make no more
+        # a copy that lost acknowledged entries must acknowledge nothing more
         if self.roster.suspended and self.is_disowned:
             return Ready(disowned=True)
         if self.name not in self.roster.now and self.is_removed:
@@ -270,7 +274,7 @@ class Core:
         return ready
 
     def persisted(self, ready: Ready) -> None:
-        """Record that what a `Ready` held is durable; entries replaced since then do not count."""
+        """Record that what a `Ready` held is durable, except entries that were replaced since."""
         if ready.ballot is not None:
             self._saved_ballot = ready.ballot
         if ready.snapshot is not None:
@@ -289,8 +293,8 @@ class Outgoing:
 
     Attributes:
         now, after_sync: the messages to send at once, and those to send after the sync.
-        append_reply: the receiver and the reply to the leader, into which later replies may be
-            merged.
+        append_reply: the last reply to a leader, after its receiver; also sent after the sync. A
+            later reply may be merged into it until then.
     """
 
     __slots__ = ("after_sync", "append_reply", "codec", "now")
@@ -306,7 +310,7 @@ class Outgoing:
         self.now.append(PeerMessage(to, self.codec.encode(message)))
 
     def send_after_sync(self, to: str, message: AnyMessage) -> None:
-        """Send once everything that is not durable yet is durable."""
+        """Send once everything that this node holds now is durable."""
         self.after_sync.append(PeerMessage(to, self.codec.encode(message)))
 
     def reply_to_append(self, to: str, reply: AppendReply) -> None:
@@ -322,7 +326,7 @@ class Outgoing:
         self.append_reply = (to, reply)
 
     def take(self) -> tuple[tuple[PeerMessage, ...], tuple[PeerMessage, ...]]:
-        """Hand over the messages to send now, and those to send after the sync."""
+        """Remove and return the messages to send now, and those to send after the sync."""
         if self.append_reply is not None:
             to, reply = self.append_reply
             self.after_sync.append(PeerMessage(to, self.codec.encode(reply)))

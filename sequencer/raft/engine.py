@@ -42,8 +42,9 @@ from sequencer.raft.messages import (
 )
 from sequencer.raft.quiescence import members_away, quiescent_place, vouch
 
-# Election timeouts that a node which cannot merge waits before it campaigns. Another node campaigns
-# after one or two; if none can be elected, this one may still be needed as leader.
+# How many election timeouts a node that cannot merge lets pass before it campaigns. Nodes that can
+# merge campaign at the first one. If none of them has been elected after this many, even a leader
+# that cannot merge is needed.
 RELUCTANCE_TIMEOUTS: Final = 4
 
 
@@ -51,7 +52,8 @@ class Raft:
     """One node's engine; see `sequencer.raft.consensus` for how to drive it.
 
     A node leads (`_leader`), campaigns (`_election`) or does neither. The rules are those of
-    Ongaro's thesis, with pre-vote (9.6), check quorum (6.2), ReadIndex (6.4) and transfer (3.10).
+    Ongaro's thesis, with pre-vote (section 9.6), check quorum (6.2), ReadIndex (6.4) and leadership
+    transfer (3.10).
 
     Args:
         name: this node.
@@ -67,7 +69,7 @@ class Raft:
         leads: whether this node leads, as far as it knows; only the engine changes it.
 
     Raises:
-        Misuse: the members are impossible.
+        Misuse: the founding members are not 1, 3, 5 or 7 distinct names, or lack this node.
     """
 
     def __init__(
@@ -119,8 +121,8 @@ class Raft:
     def quiescence(self) -> Quiescence | None:
         """The end of the log if this node is quiescent (has nothing left to agree on), or None.
 
-        No engine needs ticks while all members except `away` are quiescent at the same position,
-        and each is known to be alive. A leader is quiescent only while a majority answers it.
+        While all members except those in `away` are quiescent at the same position and known to be
+        alive, no engine needs ticks. A leader is quiescent only while a majority answers it.
         """
         if self._election is not None or self._out is not None or self.fork is not None:
             return None
@@ -128,21 +130,22 @@ class Raft:
 
     @property
     def away(self) -> Set[str]:
-        """The members that a leader has not heard for an election timeout; empty on followers.
+        """The members that this leader has not heard from for an election timeout.
 
-        When one is heard from again, ticks must resume, since it may lack entries.
+        Empty unless this node leads. When one of these members is heard from again, ticks must
+        resume, since it may lack entries.
         """
         return members_away(self._leader) if self._leader is not None else frozenset()
 
     def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard from now, as their processes report that they are idle."""
+        """Count these members as heard from now, since their processes report being idle."""
         if self._leader is not None:
             vouch(self._leader, members)
         elif self.core.leader in members:
             self._elapsed_ticks = 0
 
     def propose(self, command: bytes) -> Entry:
-        """Append a command; it is decided once its index and term come back as committed.
+        """Append a command; it is decided once its index and term appear in `Ready.committed`.
 
         Raises:
             Refused: `not-leader` (names the leader), `busy` (too much is uncommitted already),
@@ -152,7 +155,7 @@ class Raft:
 
     @property
     def members(self) -> Configuration:
-        """The configuration as of the last entry of the log; replaced whole, never changed."""
+        """The configuration as of the last entry of the log; the mapping is never changed."""
         return self.core.roster.now
 
     @property
@@ -165,9 +168,9 @@ class Raft:
         return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also accept the voters of an announced configuration that is newer than this node's log.
+        """Also accept the voters of an announced configuration, if it is newer than this node's.
 
-        A node that was away while others were replaced may not know its leader otherwise.
+        Otherwise, a node that was away while the others were replaced could not accept its leader.
 
         Args:
             place: term and index of the configuration's entry.
@@ -179,16 +182,19 @@ class Raft:
     def changes(self) -> MemberChanges:
         """The object that changes the members; `Refused` (`not-leader`) unless this node leads.
 
-        Each change is decided once its index and term come back as committed.
+        Each change is decided once its entry's index and term appear in `Ready.committed`.
         """
         return MemberChanges(self.core, self._leading())
 
     def hesitate(self, *, yes: bool) -> None:
-        """If `yes`, campaign only if no other node does, because this node cannot merge now."""
+        """If `yes`, leave campaigns to the other nodes for some election timeouts.
+
+        For a node that cannot merge now; see `RELUCTANCE_TIMEOUTS`.
+        """
         self._is_reluctant = yes
 
     def transfer(self, to: str) -> None:
-        """Hand leadership to a member, for a planned stop; abandoned after an election timeout.
+        """Hand leadership to a member; given up if that takes longer than an election timeout.
 
         Raises:
             Refused: `not-leader`, or `not-a-member`.
@@ -205,7 +211,8 @@ class Raft:
     def read_index(self, ticket: int) -> None:
         """Request the index from which a read is linearizable; a later `Ready` holds the `Read`.
 
-        If no `Read` comes, leadership has moved or a message was lost; ask again with a new ticket.
+        If no `Read` comes, leadership has moved or a message was lost; call this again with a new
+        ticket.
 
         Raises:
             Refused: `no-leader`, or `busy`.
@@ -222,15 +229,15 @@ class Raft:
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message of `sender`, whose name the transport has authenticated.
 
-        Only voters may campaign, vote, lead, or announce a later term. A node is a voter by the
-        configuration in this node's log, by the one before it while the change is undecided, or by
-        an announced one. Other peers that a leader replicates to may only acknowledge what it sent
-        them.
+        Only a voter may campaign, vote, lead, or bring a later term. A sender is a voter if it
+        votes in this node's configuration, in the previous one while the change is undecided, or in
+        an announced newer one (see `elects`). Other senders may only acknowledge what this node
+        sent them as leader or, if they are members, request reads from it.
 
         Raises:
-            UnheardError: the sender may not send this.
-            PeerError: the bytes are malformed, break the protocol, or come from a node with
-                another configuration; nothing in the message had any effect.
+            UnheardError: the sender may not send such a message.
+            PeerError: the bytes are malformed, break the protocol, or come from a node of another
+                cluster or with other founders.
         """
         if self.fork is not None:
             return
@@ -272,17 +279,17 @@ class Raft:
     def gone(self, member: str) -> None:
         """Record that a member's process has ended, as its machine reports.
 
-        If it led, an election is called soon. A false report costs an election at most.
+        If that member led, this node soon campaigns. A false report costs at most an election.
         """
         core, settings = self.core, self._settings
         if self._leader is not None or member != core.leader or not core.is_voter:
             return
         turn = sorted({*core.roster.voters} - {member}).index(core.name)
-        self._elapsed_ticks = settings.election_ticks  # so it may vote for another at once
+        self._elapsed_ticks = settings.election_ticks  # so that it may vote for another node now
         self._timeout_ticks = self._elapsed_ticks + 1 + turn * settings.heartbeat_ticks
 
     def ready(self) -> Ready | None:
-        """The next duties; None if there are none, or the last are not `persisted` yet."""
+        """Return the next duties; None if there are none, or the last are not `persisted` yet."""
         if self._out is not None:
             return None
         if self._leader is not None:
@@ -300,9 +307,9 @@ class Raft:
             self._leader.advance_commit()
 
     def may_compact(self, index: int) -> bool:
-        """Whether the members as of an entry are known, as a snapshot of it must list them.
+        """Whether this node knows the members as of the entry `index`; a snapshot must list them.
 
-        A node that joins, or has lost its state, does not know them before its log says so.
+        A node that joins, or has lost its state, knows them only from its log.
         """
         return self.core.may_compact(index)
 
@@ -310,14 +317,15 @@ class Raft:
         """Make a snapshot of the application's state as of the applied entry `index`.
 
         Returns:
-            The snapshot, for the journal to save; until then a restart uses the older one. None if
-            there is already a newer one, such as one just received, or if `may_compact` is false.
+            The snapshot, for the journal to save; until that is done, a restart uses the older one.
+            None if a snapshot as of `index` or later exists, such as one just received, or if
+            `may_compact` is false.
         """
         needed = index if self._leader is None else self._leader.needed(index)
         return self.core.compact(index, data, needed)
 
     def status(self) -> Status:
-        """A view of the engine; costs a few microseconds per peer."""
+        """Return a view of the engine; takes a few microseconds per peer."""
         core = self.core
         return Status(
             name=core.name,
@@ -343,10 +351,10 @@ class Raft:
     # Terms
 
     def _demand_say(self, sender: str, message: AnyMessage) -> None:
-        """Raise `UnheardError` unless the configuration lets the sender send this.
+        """Raise `UnheardError` unless the sender may send such a message.
 
-        A learner, or a node about to learn of its removal, may answer a leader, but cannot change
-        the term: a later term comes from its voters.
+        A voter may send any. To a leader, a peer that it replicates to may acknowledge entries and
+        snapshots, and a learner may also request reads; but neither may bring a later term.
         """
         core = self.core
         if core.elects(sender):
@@ -359,7 +367,7 @@ class Raft:
         raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
 
     def _admit_term(self, sender: str, message: AnyMessage) -> bool:
-        """Adopt a message's later term; False if the message must not be handled."""
+        """Adopt a message's later term; return False if the message must not be handled."""
         if message.term < self.core.term:
             self._reject_stale(sender, message)
             return False
@@ -377,7 +385,7 @@ class Raft:
         return True
 
     def _reject_stale(self, sender: str, message: AnyMessage) -> None:
-        """Inform a candidate or leader of an older term of the newer one; ignore other messages."""
+        """Inform a candidate or leader of an older term of the present one; ignore the rest."""
         core = self.core
         if isinstance(message, AppendEntries | InstallSnapshot):
             core.outgoing.send_after_sync(sender, AppendReply(core.term, False, 0, 0))
@@ -385,7 +393,7 @@ class Raft:
             core.outgoing.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
 
     def _become_follower(self, term: int) -> None:
-        """Stop leading and campaigning; if the term is new, forget the vote of the last one."""
+        """Stop leading and campaigning; in a new term, this node has not voted yet."""
         if term != self.core.term:
             self.core.set_ballot(term, "")
         self._leader = self._election = None
@@ -394,7 +402,7 @@ class Raft:
         self._reset_election_timer()
 
     def _reset_election_timer(self) -> None:
-        """Draw a new timeout, of one to two minimum election timeouts."""
+        """Draw a new timeout, from the minimum election timeout to twice that."""
         self._elapsed_ticks = 0
         least = self._settings.election_ticks
         self._timeout_ticks = least + self._chance.randrange(least)
@@ -412,7 +420,7 @@ class Raft:
         self._check_election()
 
     def _check_election(self) -> None:
-        """Act on a won election; one that is not won ends with its timeout."""
+        """If the election is won, act on it; if it never is, the election timeout ends it."""
         election = self._election
         if election is None:
             return
@@ -446,7 +454,7 @@ class Raft:
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
         core, before = self.core, message.prev_index
-        # Entries after a matching one, and after all that is committed, cannot be a fork.
+        # If the logs match at or after this node's commit index, later entries cannot be a fork.
         is_new = before >= core.commit and core.log.term_at(before) == message.prev_term
         if not is_new and (index := forked_at(core, message)):
             self.fork = Fork(index, sender, message.term)

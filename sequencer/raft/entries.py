@@ -1,9 +1,12 @@
 """Entries: their encoding, the same on the wire and in the journal, and the log in memory.
 
-Little endian. Each: term u64, length of the command u32, kind u8, command; indexes count up from
-the first. The command of an entry of kind `MEMBER` is an incarnation u64 and a name; that of kind
-`CONFIGURATION` is the number of members u8, and of each: incarnation u64, whether it votes u8,
-length of its name u8, length of its address u16, name, address.
+Little endian. An entry is encoded as: term u64, length of the command u32, kind u8, command. Its
+index is not encoded: entries are consecutive, and the message or record around them gives the first
+index.
+
+The command of an entry of kind `MEMBER` is an incarnation u64 and a name. The command of an entry
+of kind `CONFIGURATION` is the number of members u8, then for each member: incarnation u64, whether
+it votes u8, length of its name u8, length of its address u16, name, address.
 """
 
 import struct
@@ -32,7 +35,7 @@ _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
 def pack_entries(entries: Sequence[Entry]) -> bytes:
-    """Encode consecutive entries; their indexes count up from the first."""
+    """Encode consecutive entries, without their indexes."""
     pack = _ENTRY.pack
     parts: list[bytes] = []
     for entry in entries:
@@ -43,7 +46,17 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def unpack_entries(data: bytes, start: int, index: int, term: int) -> tuple[Entry, ...]:
-    """Decode the entries that fill `data` from `start`; `ValueError` if they are malformed."""
+    """Decode the entries that fill `data` from `start`.
+
+    Args:
+        data: the bytes.
+        start: offset of the first entry.
+        index: index of the entry before the first.
+        term: the lowest term that the first entry may have.
+
+    Raises:
+        ValueError, KeyError, struct.error: the entries are malformed.
+    """
     entries: list[Entry] = []
     while start < len(data):
         least = term
@@ -114,9 +127,9 @@ class Log:
 
     Attributes:
         base: the index before the first entry held.
-        base_term: the term of that index.
+        base_term: the term of the entry at that index.
         last: the index of the last entry.
-        durable: the last entry on stable storage here.
+        durable: the index of the last entry on stable storage here.
     """
 
     __slots__ = ("_entries", "base", "base_term", "durable", "last")
@@ -141,8 +154,8 @@ class Log:
     def contradicts(self, index: int, term: int) -> bool:
         """Whether this log proves that the entry `index` is not of this term.
 
-        Terms never decrease along a log, so entries before the base cannot have a later term than
-        it.
+        Terms never decrease along a log, so no entry before the base has a later term than the
+        base.
         """
         if index < self.base:
             return term > self.base_term
@@ -164,7 +177,7 @@ class Log:
         return tuple(self._entries[max(0, start - self.base - 1) : end - self.base])
 
     def batch(self, start: int, bytes_max: int, last: int) -> tuple[Entry, ...]:
-        """The entries from `start` to `last` that fit into a message; at least one."""
+        """Return the entries from `start`, at most to `last`, that fit a message; at least one."""
         end = min(start - 1 + ENTRIES_MAX, last)
         entries = self._entries[start - self.base - 1 : end - self.base]
         if len(entries) == 1:
@@ -177,10 +190,10 @@ class Log:
         return tuple(entries)
 
     def last_possible_match(self, index: int, term: int) -> tuple[int, int]:
-        """Return index and term of the last entry here that may match another node's log.
+        """Return the index and term of the last entry here that may match another node's log.
 
-        The other log has an entry of `term` at `index`, so entries of later terms cannot match.
-        Each exchange between the nodes thus skips a whole conflicting term instead of one entry.
+        The other log has an entry of `term` at `index`. So up to `index`, it has no entry of a
+        later term, and each exchange skips all entries of a conflicting term instead of one entry.
         """
         index = min(index, self.last)
         while index > self.base and (self.term_at(index) or 0) > term:
@@ -196,6 +209,6 @@ class Log:
         self.base, self.base_term = index, term
 
     def reset(self, index: int, term: int) -> None:
-        """Replace everything with a snapshot that is not durable yet."""
+        """Drop all entries and start after a snapshot that is not durable yet."""
         self._entries.clear()
         self.base, self.base_term, self.durable, self.last = index, term, 0, index

@@ -16,7 +16,7 @@ from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 class Election:
     """One campaign of this node for votes, or for pre-votes.
 
-    A pre-vote only says whether a vote would be granted. It changes no node's term, so a node that
+    A pre-vote only says whether a vote would be granted, and changes no node's term. So a node that
     was partitioned away does not disrupt the leader when it returns.
     """
 
@@ -36,9 +36,9 @@ class Election:
                 send(voter, request)
 
     def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:
-        """Count a vote if it was granted in this election; a member's second vote adds nothing.
+        """Count a vote if it was granted in this election; each member's votes count as one.
 
-        This node's configuration, not the voter's, says whether the voter's copy counts.
+        This node's configuration, not the voter's, decides whether the voter's copy counts.
         """
         is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote
         if is_ours and vote.granted and self._core.roster.counts(voter, incarnation):
@@ -65,22 +65,25 @@ def reply_to_request(core: Core, candidate: str, request: RequestVote) -> VoteRe
 
 
 def may_vote_for(core: Core, candidate: str) -> bool:
-    """Whether this node's vote in this term is still free, or already the candidate's."""
+    """Whether this node may still vote in this term, or has voted for this candidate."""
     if core.voted_for:
         return core.voted_for == candidate
     return not core.leader
 
 
 def is_up_to_date(core: Core, request: RequestVote) -> bool:
-    """Whether the candidate's log holds everything this log may have helped to commit."""
+    """Whether the candidate's log ends at this log's end or later, compared by term, then index.
+
+    If so, it holds every entry that this node may have helped to commit.
+    """
     return (request.last_term, request.last_index) >= (core.log.last_term, core.log.last)
 
 
 def take_append(core: Core, message: AppendEntries) -> AppendReply:
     """Append a message's entries if the log matches at the entry before them; return the reply.
 
-    Everything up to the commit index is known to match the leader's log, so earlier entries of an
-    old message are skipped.
+    This log is known to match the leader's up to the commit index, so entries up to there, which an
+    old message may hold, are skipped.
     """
     end = max(message.prev_index + len(message.entries), core.commit)
     is_match = core.log.term_at(message.prev_index) == message.prev_term
@@ -93,7 +96,7 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
         term = core.log.term_at(entry.index)
         if term == entry.term:
             continue
-        if term is not None:  # only an entry of another term conflicts, with all after it
+        if term is not None:  # an entry of another term: drop it and all after it
             core.truncate(entry.index)
         core.append(entry)
     core.commit_to(min(message.commit, end))
@@ -102,10 +105,11 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
 
 
 def forked_at(core: Core, message: AppendEntries) -> int:
-    """The first entry committed here that differs in the leader's log; 0 if there is none.
+    """Return the first entry committed here that the message shows to differ; 0 if none does.
 
-    Entries committed in earlier terms are in every later leader's log. A difference proves that a
-    majority lost them: its nodes were restored from older copies, or their disks lied.
+    Entries that were committed in earlier terms are in every later leader's log. If one differs
+    there, a majority has lost it: nodes were restored from older copies, or disks lost what they
+    had synced.
     """
     if message.prev_index > core.commit:
         return 0
@@ -120,10 +124,10 @@ def forked_at(core: Core, message: AppendEntries) -> int:
 
 
 def take_snapshot(core: Core, message: InstallSnapshot) -> AppendReply | SnapshotReply:
-    """Take a part of the leader's snapshot; install the snapshot once the last part is here.
+    """Add a part of the leader's snapshot, install the snapshot once it is complete, and reply.
 
     Raises:
-        PeerError: the snapshot is larger than any valid one, or is not one of this cluster.
+        PeerError: the snapshot is too large, malformed, or not the one that was announced.
     """
     if message.last_index <= core.commit:
         return AppendReply(message.term, True, core.commit, message.round)

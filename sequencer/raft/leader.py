@@ -31,7 +31,7 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 class Leader:
     """Leader: replicates the log to the other members and commits entries, for one term.
 
-    Its first entry is a no-op. Committing that commits all entries of earlier terms.
+    Its first entry is a no-op. Once that is committed, so are all entries of earlier terms.
     """
 
     def __init__(self, core: Core) -> None:
@@ -54,7 +54,11 @@ class Leader:
     # Proposals and the commit index
 
     def propose(self, command: bytes) -> Entry:
-        """Append a command; it is sent with the next `Ready`."""
+        """Append a command; the next `Ready` sends it.
+
+        Raises:
+            Refused: `moving`, `too-large` or `busy`, as for `Raft.propose`.
+        """
         length = len(command)
         if self._transferee:
             raise Refused("moving", f"leadership is being handed to {self._transferee}")
@@ -66,9 +70,9 @@ class Leader:
         return self._append(command, EntryKind.COMMAND)
 
     def advance_commit(self) -> None:
-        """Commit what is durable on a majority, if it ends in an entry of this term.
+        """Commit what is durable on a majority, if its last entry is of this term.
 
-        An entry of an older term can still be overwritten although a majority holds it, until the
+        Even if a majority holds an entry of an older term, a later leader may overwrite it until a
         majority also holds an entry of this term (figure 8 of the Raft paper).
         """
         core, log = self._core, self._core.log
@@ -87,13 +91,13 @@ class Leader:
                 self._follow_roster()
 
     def counts(self, peer: Progress) -> bool:
-        """Whether the peer's replies come from the copy of its state that counts."""
+        """Whether the peer votes, and its replies come from the copy of its state that counts."""
         return self._core.roster.counts(peer.name, peer.incarnation)
 
     # Sending
 
     def flush(self) -> None:
-        """Send all news: entries, the commit index, a ReadIndex round."""
+        """Send each peer what is new for it: entries, the commit index, a ReadIndex round."""
         core, reads = self._core, self.reads
         if reads.asked or reads.rounds:
             reads.open_round(core.commit >= self._no_op)
@@ -101,9 +105,9 @@ class Leader:
         last, news = core.log.last, (core.commit, reads.round)
         for peer in self._peers.values():
             if peer.next <= last or peer.sent != news:
-                # A removed peer gets only committed entries. If it had its removal uncommitted, it
-                # could keep the others from electing a leader without it, and would not know
-                # whether it is a member.
+                # A removed peer gets only committed entries. If it held its own removal before that
+                # is committed, it could not know whether it is a member, and its longer log could
+                # keep the others from electing a leader without it.
                 self._send(peer, last if peer.name in core.roster.now else core.commit)
         if self._transfer_due:
             self._send_timeout_now()
@@ -146,7 +150,7 @@ class Leader:
         if prev_term is None:
             self._begin_snapshot(peer)
             return
-        # a reply would say nothing new; if the message is lost, a heartbeat repeats it
+        # a reply would say nothing new; if the message is lost, a heartbeat repeats the index
         no_reply = (
             not (entries or heartbeat)
             and peer.sent[1] == self.reads.round
@@ -166,9 +170,9 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """Return the last entry, at most `index`, that the log may drop with all before it.
+        """Return the index up to which the log may drop its entries; at most `index`.
 
-        A peer that is receiving a snapshot needs the entries after that snapshot; without them it
+        A live peer that is receiving a snapshot needs the entries after it next; without them, it
         would need another snapshot.
         """
         sending = [
@@ -225,8 +229,8 @@ class Leader:
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
         """Record that a peer was heard from, and return its progress.
 
-        None if the peer is unknown, or if the message comes from another copy of its state while
-        the copy that counts is live.
+        Return None and record nothing if the peer is unknown, or if the message comes from another
+        copy of its state while the copy that counts is live.
         """
         peer = self._peers.get(sender)
         if peer is None:
@@ -248,13 +252,13 @@ class Leader:
     def change(self, seats: Configuration) -> Entry:
         """Append a configuration that differs from the newest one by one member."""
         for name in seats.keys() - self._core.roster.now.keys():
-            self._peers.pop(name, None)  # left from an earlier member of this name
+            self._peers.pop(name, None)  # of an earlier member of this name
         entry = self._append(pack_configuration(seats), EntryKind.CONFIGURATION)
         self._follow_roster()
         return entry
 
     def _follow_roster(self) -> None:
-        """Replicate to all other members, and to removed ones until they learn of their removal."""
+        """Replicate to all other members, and to live removed ones until they hold the removal."""
         core = self._core
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
@@ -265,17 +269,18 @@ class Leader:
                 if peer.match >= core.roster.changed_at or not self.is_live(peer):
                     del self._peers[peer.name]
                 else:
-                    self._is_following = True  # until it knows that it is removed
+                    self._is_following = True  # until the peer knows that it is removed
 
     def peer(self, name: str) -> Progress | None:
-        """The progress of another member; None if it is unknown."""
+        """Return the progress of a peer; None if there is no such peer."""
         return self._peers.get(name)
 
     def _update_roster(self, peer: Progress) -> None:
-        """Suspend the lost copy of a peer's state; once that is committed, admit the new one.
+        """Take the next step in replacing a lost copy of a peer's state by the one that answers.
 
-        Like every change of the members, each step waits until the last change and an entry of this
-        term are committed. The new copy must hold the log up to the suspension before it counts.
+        The first step suspends the lost copy, and the second admits the new copy, which must hold
+        the committed log by then. Like every change of the members, each step waits until the last
+        change and an entry of this term are committed.
         """
         core = self._core
         seat = core.roster.now.get(peer.name)
@@ -288,13 +293,15 @@ class Leader:
             self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
 
     def _suspect(self, peer: Progress, message: AppendReply) -> None:
-        """Suspend a peer that has lost entries it had acknowledged.
+        """Suspend a peer that rejects entries after `match`, which it had acknowledged.
 
-        A peer that acknowledged entry `match` should not reject a message that follows this entry.
-        Usually, such a rejection was sent before the acknowledgement and arrives late, so the first
-        one only opens a new round. Messages of that round are sent after the acknowledgement; if
-        the peer rejects one of them too, it has lost the entries, and perhaps votes as well. A
-        suspended copy never counts again; its node starts with an empty one.
+        Usually, such a rejection was sent before the acknowledgement and arrived late. So the first
+        rejection only opens a new round, whose messages are sent after the acknowledgement. If the
+        peer rejects one of those too, it has lost acknowledged entries, and perhaps votes. A
+        suspended copy never counts again; the node starts again with an empty one.
+
+        Raises:
+            PeerError: the peer is suspended now.
         """
         core = self._core
         if not peer.suspicion:
@@ -314,8 +321,8 @@ class Leader:
     def is_settled(self) -> bool:
         """Whether the configuration may be changed.
 
-        Its last change and an entry of this term must be committed; otherwise an older
-        configuration could still be committed in place of the one that this leader knows.
+        Its last change and an entry of this term must be committed. Otherwise another leader could
+        still commit a different configuration.
         """
         return self._core.commit >= max(self._core.roster.changed_at, self._no_op)
 
@@ -329,7 +336,11 @@ class Leader:
     # Leadership transfer
 
     def transfer(self, to: str) -> None:
-        """Hand leadership to `to` as soon as it holds the whole log."""
+        """Hand leadership to `to` as soon as that member holds the whole log.
+
+        Raises:
+            Refused: `not-a-member`.
+        """
         if to not in self._peers or not self.counts(self._peers[to]):
             raise Refused("not-a-member", f"{to} is not a member that can vote")
         self._transferee, self._transfer_ticks, self._transfer_due = to, 0, True
@@ -340,7 +351,10 @@ class Leader:
         return bool(self._transferee)
 
     def _send_timeout_now(self) -> None:
-        """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
+        """If the transferee holds the whole log, ask it to campaign.
+
+        Called again after each heartbeat, since the message may be lost.
+        """
         peer = self._peers.get(self._transferee)
         if peer is not None and peer.match == self._core.log.last:
             self._core.outgoing.send_now(self._transferee, TimeoutNow(self._core.term))
@@ -349,7 +363,10 @@ class Leader:
     # Time
 
     def tick(self) -> bool:
-        """Advance time; False once no majority was heard for an election timeout (check quorum)."""
+        """Advance time; return False if no majority was heard within an election timeout.
+
+        A leader must then stop leading (check quorum).
+        """
         self.age()
         self._heartbeat_ticks += 1
         if self._heartbeat_ticks >= self._core.settings.heartbeat_ticks:
@@ -367,9 +384,10 @@ class Leader:
             self._transferee, self._transfer_due = "", False
 
     def heard_voters(self) -> list[str]:
-        """Return this node and the voters heard within an election timeout.
+        """Return the names of this node and of the voters heard within an election timeout.
 
-        A voter is left out if the copy of its state that was heard is not the one that counts.
+        A voter is left out if the copy of its state that was heard is not the one that counts. Just
+        after an election, voters that have not answered yet are included.
         """
         voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
         live = [peer for peer in voters if self.is_live(peer)]
@@ -377,11 +395,11 @@ class Leader:
         return [self._core.name, *heard]
 
     def is_live(self, peer: Progress) -> bool:
-        """Whether a peer was heard within an election timeout."""
+        """Whether a peer was heard, or became a peer, within an election timeout."""
         return peer.silent_ticks <= self._core.settings.election_ticks
 
     def peers(self) -> Iterator[Peer]:
-        """The status of each peer."""
+        """Yield the status of each peer."""
         for peer in self._peers.values():
             lag = self._core.log.last - peer.match
             yield Peer(
@@ -395,13 +413,15 @@ READS_MAX: Final = 1024  # waiting requests of all nodes together
 class Reads:
     """Reads: the reads that wait until a majority has confirmed that this node still leads.
 
-    All reads requested between two rounds of heartbeats share the later round. A read is answered
-    with the commit index as of its round, which covers every write that completed before it.
+    A round confirms all reads that were requested since the previous round was opened. A read is
+    answered with the commit index as of when its round was opened, which covers every write that
+    completed before the read was requested.
 
     Attributes:
-        asked: the reads that are not in a round yet: the asking node and its ticket for each.
-        rounds: the open rounds: number, commit index, and the reads in each.
-        round: the newest round; every message to a peer carries it and every reply returns it.
+        asked: the reads that are not in a round yet; for each, the asking node and its ticket.
+        rounds: the open rounds, oldest first; for each, its number, commit index and reads.
+        round: the newest round's number; each message to a peer carries it, and the reply returns
+            it.
     """
 
     __slots__ = ("_core", "asked", "round", "rounds")
@@ -423,13 +443,15 @@ class Reads:
         return len(self.asked) + sum(len(asked) for _, _, asked in self.rounds) >= READS_MAX
 
     def ask(self, asker: str, ticket: int) -> None:
-        """Accept a read of this node or of a follower."""
+        """Accept a read requested by this node or by another one."""
         self.asked.append((asker, ticket))
 
     def open_round(self, confirmed: bool) -> None:
-        """Open a round for the reads requested so far, once an entry of this term is committed.
+        """Open a round for the reads requested so far, if `confirmed`.
 
-        Before that, the commit index may be lower than one an earlier leader has answered with.
+        Args:
+            confirmed: whether an entry of this term is committed. Before that, the commit index may
+                be lower than one that an earlier leader has answered with.
         """
         if self.asked and confirmed:
             self.round += 1
@@ -437,7 +459,7 @@ class Reads:
             self.asked = []
 
     def settle(self, round_: int) -> None:
-        """Answer the reads of every round that a majority has confirmed."""
+        """Answer the reads of all rounds up to `round_`, which a majority has confirmed."""
         while self.rounds and self.rounds[0][0] <= round_:
             _, index, asked = self.rounds.pop(0)
             for asker, ticket in asked:

@@ -1,4 +1,4 @@
-"""The messages of Raft; `sequencer.raft.codec` has their bytes."""
+"""The messages of Raft; `sequencer.raft.codec` encodes them."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from sequencer.raft.consensus import COMMAND_BYTES_MAX, Entry
 from sequencer.raft.entries import ENTRIES_MAX, ENTRY_BYTES
 
-BATCH_BYTES: Final = 256 * 1024  # commands per message, unless a single one is larger
+BATCH_BYTES: Final = 256 * 1024  # of commands per message, unless a single one is larger
 CHUNK_BYTES: Final = 256 * 1024  # snapshot bytes per message
 # The largest valid message: a full batch that ends in the largest command, plus all names.
 MESSAGE_BYTES_MAX: Final = (
@@ -42,7 +42,9 @@ class VoteReply:
 
 
 class AppendEntries(NamedTuple):
-    """The leader's log after `prev_index`; without entries, a heartbeat or a new commit index.
+    """Entries of the leader's log after `prev_index`.
+
+    Without entries, it is a heartbeat, or carries a new commit index or ReadIndex round.
 
     Attributes:
         term: the leader's term.
@@ -51,7 +53,8 @@ class AppendEntries(NamedTuple):
         round: the newest ReadIndex round; the reply returns it.
         entries: consecutive, from `prev_index` + 1.
         heartbeat: sent by the heartbeat timer; carries the list of founders.
-        no_reply: only the commit index is new, so a success needs no reply.
+        no_reply: only the commit index is new, so the follower replies only if its log does not
+            match.
     """
 
     term: int

@@ -6,7 +6,7 @@ from typing import Final
 
 from sequencer.raft.entries import Log
 
-UNKNOWN: Final = -1  # no member has this incarnation
+UNKNOWN: Final = -1  # a peer's incarnation before its first reply; no copy has this one
 
 
 class ProgressState(StrEnum):
@@ -36,13 +36,15 @@ class Progress:
         match: the last entry known to be durable there and equal to the leader's.
         next: the next entry to send.
         state: how entries are sent.
-        recover: the last entry sent when the peer turned out to lack an earlier one.
-        waiting: a probe was sent, and neither a reply nor the next heartbeat has followed.
+        recover: the last entry that had been sent when the peer rejected an earlier one. Probing
+            ends once the peer acknowledges this entry.
+        waiting: while probing, whether the next entries wait for a reply; a heartbeat may end that.
         snapshot: the snapshot being sent, or None.
         silent_ticks: ticks since the peer was last heard from.
         round: the last ReadIndex round that the peer confirmed.
         sent: the newest commit index and ReadIndex round sent to the peer.
-        suspicion: the round whose reply shows whether the peer lost acknowledged entries, or 0.
+        suspicion: the round whose reply shows whether the peer lost acknowledged entries; 0 if the
+            peer is not suspected.
     """
 
     def __init__(self, name: str, following: int) -> None:
@@ -51,7 +53,12 @@ class Progress:
         self.reset(UNKNOWN, following)
 
     def reset(self, incarnation: int, following: int) -> None:
-        """Forget the peer's log: another copy of its state answers now."""
+        """Forget what was known of the peer's log, and begin with its copy `incarnation`.
+
+        Args:
+            incarnation: the copy of the peer's state that answers now.
+            following: the entry to send next.
+        """
         self.incarnation = incarnation
         self.match = self.recover = 0
         self.next = following
@@ -89,9 +96,10 @@ class Progress:
     def reject(self, index: int, hint_index: int, hint_term: int, log: Log) -> None:
         """Record that the logs do not match at `index`, and where they may match.
 
-        A reply to an older message is ignored. Messages still in flight may be accepted or
-        rejected, so nothing is resent before their replies arrive; otherwise a network that
-        reorders would cause the whole window to be resent for each message out of order.
+        A rejection of an older message is ignored. Messages still in flight may be accepted. So
+        entries are resent one message at a time until the peer has acknowledged everything sent so
+        far. Otherwise, on a network that reorders, each message out of order would cause the whole
+        window to be resent.
         """
         if self.state is ProgressState.SNAPSHOT or index <= self.match:
             return
@@ -104,7 +112,11 @@ class Progress:
         self.probe()
 
     def acknowledge_chunk(self, index: int, offset: int) -> bool:
-        """Record how much of the snapshot the peer holds; False if that was known already."""
+        """Record how much of the snapshot the peer holds.
+
+        Returns:
+            False if that was known already, or if the snapshot is not the one being sent.
+        """
         transfer = self.snapshot
         if transfer is None or index != transfer.index or offset == transfer.offset:
             return False

@@ -13,11 +13,11 @@ def quiescent_place(core: Core, leader: Leader | None) -> Quiescence | None:
 
     Call this only while the node neither campaigns nor awaits a sync.
 
-    Silence must not hide anything that a heartbeat would repair. So this node must vote, know the
-    leader, and have all of its log durable and committed; otherwise the result is None. A leader
-    must also have no read and no transfer under way, and answers from a majority lately. Each
-    member that answered lately must vote, have the same log, and have been sent the commit index.
-    The others do not matter, since heartbeats do not reach them.
+    While the group is silent, no heartbeat repairs anything. So the result is None unless this node
+    votes, knows the leader, and has its whole log durable and committed. A leader also needs that
+    no read or transfer is under way, and that a majority answered within an election timeout. Each
+    member that answered within that time must vote, have the same log, and have been sent the
+    commit index. Other members do not matter, since heartbeats do not reach them.
     """
     end = core.log.last
     if not core.leader or not core.is_voter or not core.commit == core.log.durable == end:
@@ -34,18 +34,14 @@ def members_away(leader: Leader) -> frozenset[str]:
 
 
 def vouch(leader: Leader, members: Set[str]) -> None:
-    """Count these members as heard from by the leader now."""
+    """Have the leader count these members as heard from now."""
     for name in members:
         if (peer := leader.peer(name)) is not None:
             peer.silent_ticks = 0
 
 
 def _is_done(core: Core, leader: Leader) -> bool:
-    """Whether a leader has nothing left to do.
-
-    No read or transfer is under way, a majority has answered lately, and every member that has
-    answered lately votes and has all entries.
-    """
+    """Whether a leader has nothing left to do; `quiescent_place` says when."""
     others = core.roster.now.keys() - {core.name}
     return (
         leader.reads.is_idle
@@ -57,13 +53,13 @@ def _is_done(core: Core, leader: Leader) -> bool:
 
 
 def _is_there(leader: Leader, name: str) -> bool:
-    """Whether a member was heard from lately."""
+    """Whether the leader has heard from a member within an election timeout."""
     peer = leader.peer(name)
     return peer is not None and leader.is_live(peer)
 
 
 def _has_all(core: Core, leader: Leader, name: str) -> bool:
-    """Whether a member is known to have the whole log, and was sent the commit index."""
+    """Whether a member votes, is known to have the whole log, and was sent the commit index."""
     peer = leader.peer(name)
     return (
         peer is not None

@@ -13,18 +13,19 @@ from sequencer.raft.consensus import (
     Seat,
 )
 
-# A seat with this plus an incarnation: that copy is lost, and no other counts yet. Up to version
-# 0.1 every suspension was 2**62 - 1, which no drawn incarnation gives.
+# A member's seat holds this plus an incarnation once the copy with that incarnation is suspended:
+# that copy never counts again, and no other copy of the member counts yet. Up to version 0.1, the
+# seat held 2**62 - 1 whichever copy was suspended. Now only the largest incarnation gives that sum.
 _SUSPENDED: Final = INCARNATION_END
 
 
 def suspended(incarnation: int) -> int:
-    """Return the number in a member's seat that marks its copy `incarnation` as suspended."""
+    """Return what a member's seat holds once its copy `incarnation` is suspended."""
     return _SUSPENDED + incarnation
 
 
 def is_suspended(incarnation: int) -> bool:
-    """Whether a seat's incarnation says that no copy of the member counts.
+    """Whether a seat's incarnation says that no copy of the member's state counts.
 
     >>> is_suspended(suspended(7)), is_suspended(7)
     (True, False)
@@ -41,12 +42,12 @@ def checked_members(members: Iterable[str]) -> tuple[str, ...]:
 
 
 def majority_of(count: int) -> int:
-    """The smallest quorum of `count` members: any two of that size share a member."""
+    """Return the size of the smallest quorum of `count` members; any two such quorums overlap."""
     return count // 2 + 1
 
 
 def reached(values: Sequence[int], majority: int) -> int:
-    """The largest value that at least `majority` of the values reach; 0 if there are too few.
+    """Return the largest value that `majority` of the values reach; 0 if there are too few values.
 
     >>> reached([7, 5, 9], 2)
     7
@@ -56,26 +57,28 @@ def reached(values: Sequence[int], majority: int) -> int:
     return sorted(values, reverse=True)[majority - 1]
 
 
-# The incarnation of a learner, of which no copy counts yet; never drawn.
+# What a learner's seat holds as incarnation, since no copy of a learner's state counts yet.
 LEARNING: Final = 2 * INCARNATION_END - 1
 
 
 class Roster:
     """Roster: the configuration of a cluster, and earlier ones that truncation may restore.
 
-    A configuration takes effect when its entry is appended, committed or not, and ends when that
-    entry is truncated. Each differs from the one before it by a single member, and the next one is
-    made only after it is committed, so a quorum of one meets every quorum of the other.
+    A configuration takes effect when its entry is appended, before it is committed, and is undone
+    if that entry is truncated. A leader makes the next configuration only once this one is
+    committed, and changes a single member each time. So every quorum of a configuration shares a
+    node with every quorum of the next.
 
-    A node that lost its state returns under its name with a new incarnation; the log then suspends
-    the old one and admits the new one, one entry at a time. The size of a majority does not change
-    while a member is suspended.
+    A node that lost its state returns under the same name with a new incarnation. One entry then
+    suspends the old incarnation, and a later entry admits the new one. Meanwhile a majority is as
+    large as before.
 
     Attributes:
         now: the configuration as of the last entry of the log.
         voters: the members that vote, including suspended ones.
         majority: how many voters a quorum needs.
-        suspended: name and seat number of each copy that is, or was, suspended.
+        suspended: each copy that is suspended now, or was in an earlier configuration held here:
+            its name, and its incarnation as `suspended` returns it.
     """
 
     __slots__ = ("_history", "majority", "now", "suspended", "voters")
@@ -108,16 +111,16 @@ class Roster:
 
     @property
     def before(self) -> Configuration:
-        """The previous configuration; the present one if the previous one is forgotten."""
+        """The previous configuration; if that is forgotten, the present one."""
         return self._history[max(0, len(self._history) - 2)][1]
 
     def counts(self, name: str, incarnation: int) -> bool:
-        """Whether this copy of a node's state is a voter now."""
+        """Whether a node votes, and this copy of its state is the one that counts."""
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
     def has_counted(self, name: str, incarnation: int) -> bool:
-        """Whether a copy counts, or has counted in a configuration that this log still has."""
+        """Whether a copy counts now, or did in an earlier configuration that is held here."""
         seats = [seats.get(name) for _, seats in self._history]
         return any(seat and seat.votes and seat.incarnation == incarnation for seat in seats)
 
@@ -127,15 +130,24 @@ class Roster:
         return tuple(sorted(before[-1].items()))
 
     def listed(self, index: int) -> frozenset[str]:
-        """The names in configurations made by entries up to `index`, not those from a file."""
+        """Return the names in all configurations held here that entries up to `index` made.
+
+        The founding configuration, which a file gives, is left out.
+        """
         lists = [seats for start, seats in self._history if 0 < start <= index]
         return frozenset().union(*lists)
 
     def is_known(self, index: int, name: str, incarnation: int) -> bool:
-        """Whether this node's log, not only its configuration file, shows that a copy is a member.
+        """Whether this node knows the cluster's configuration as of the entry `index`.
 
-        A copy that did not found the cluster starts with that file, which lists it as a founder;
-        its log says later that it joined, or that the copy before it is suspended.
+        A founding copy always does. Any other copy starts with its configuration file, which lists
+        it as a founder. It knows better once its log says that it joined later, or that the copy
+        before it is suspended.
+
+        Args:
+            index: the entry.
+            name: this node.
+            incarnation: the copy of its state that is running.
         """
         seat = dict(self.at(index)).get(name)
         return incarnation == FOUNDER or seat is None or seat.incarnation != FOUNDER
@@ -143,7 +155,7 @@ class Roster:
     def admit(self, index: int, name: str, incarnation: int) -> None:
         """Apply an entry that suspends or admits a copy of a member's state."""
         seat = self.now.get(name)
-        if seat is not None:  # None: the entry's configuration is not in this log
+        if seat is not None:  # None: this log lacks the entry that added the member
             self.change(index, {**self.now, name: replace(seat, incarnation=incarnation)})
 
     def change(self, index: int, seats: Configuration) -> None:

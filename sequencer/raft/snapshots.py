@@ -1,9 +1,9 @@
-"""Snapshots: their encoding, the same on disk and on the wire, and the ones a node holds.
+"""Snapshots: their encoding, the same on disk and on the wire, and those that a node holds.
 
 Little endian: the magic with the version (8 bytes), a CRC-32 of everything after it (u32), the
-index (u64), the term (u64), the configuration as in an entry, and the application's bytes. In
-version 1 the member count (u8) came before the index, and each member was its incarnation (u64),
-the length of its name (u8) and its name.
+index (u64), the term (u64), the configuration encoded as in an entry, and the application's bytes.
+In version 1 the member count (u8) came before the index, and after the term came each member's
+incarnation (u64), the length of its name (u8) and its name.
 """
 
 import struct
@@ -15,7 +15,7 @@ from sequencer.raft.entries import NUMBER_MAX, pack_configuration, unpack_config
 
 MAGIC: Final = b"rtsnap\x00\x02"
 MAGIC_1: Final = b"rtsnap\x00\x01"
-# 1,000 sessions at about 200 bytes each are 200 KB; 300 times that is a mistake.
+# 1,000 sessions at about 200 bytes each are 200 KB; a snapshot 300 times as large is a mistake.
 SNAPSHOT_BYTES_MAX: Final = 64 << 20
 
 _HEAD: Final = struct.Struct("<8sI")
@@ -70,7 +70,7 @@ def _decode_1(blob: bytes) -> Snapshot:
 
 
 class Assembly:
-    """Assembly: a snapshot that arrives in parts; never larger than announced."""
+    """Assembly: collects the parts of one snapshot; the codec refuses parts past its end."""
 
     __slots__ = ("_key", "_parts")
 
@@ -79,7 +79,16 @@ class Assembly:
         self._parts = bytearray()
 
     def take(self, key: tuple[int, ...], offset: int, data: bytes) -> int:
-        """Add a part of the snapshot `key`; return how many bytes have arrived without a gap."""
+        """Add a part of a snapshot if it continues what has arrived.
+
+        Args:
+            key: identifies the snapshot; another key discards the parts of the one before.
+            offset: where the part belongs in the snapshot.
+            data: the part.
+
+        Returns:
+            How many bytes of the snapshot have arrived without a gap.
+        """
         if key != self._key:
             self._key, self._parts = key, bytearray()
         if offset == len(self._parts):
@@ -100,8 +109,8 @@ class SnapshotStore:
         newest: the newest snapshot, made here or received; None if there is none.
         to_install: a received snapshot that the application has not restored yet.
         assembly: the parts of the snapshot being received.
-        is_followed: whether a leader has sent its commit index since the start and the last
-            received snapshot, and this node has everything up to it.
+        is_followed: whether this node has had everything that a leader had committed at some time
+            since this node started and last installed a snapshot.
     """
 
     __slots__ = ("assembly", "is_followed", "newest", "to_install")

@@ -1,16 +1,16 @@
 """Starts: detects whether a node's state is an older copy of what another node remembers.
 
-A checksum cannot detect an older copy of a directory, since it was valid once; only another node's
-memory can. Each start of a node draws a random number, and the directory keeps the numbers of its
-latest starts in order. If a node's number for a start differs from the one another node remembers,
-or it counts fewer starts, it runs on an older copy of its own state.
+A checksum cannot detect an older copy of a directory, whose checksums are valid too; only another
+node's memory can. At each start, a node draws a random number, and its directory keeps the numbers
+of the latest starts in order. If another node remembers a different number for some start, or more
+starts, then the node runs on an older copy of its own state.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-# Starts whose numbers are kept. An older copy that was started more often than this, before a node
-# that remembers the original returns, is no longer recognized by its starts.
+# How many starts a directory keeps the numbers of. If an older copy is started more often than this
+# before a node that remembers the original returns, its starts no longer expose it.
 CHAIN_MAX: Final = 32
 
 
@@ -65,9 +65,9 @@ class Claim:
     Attributes:
         incarnation: the copy of its state that is running.
         chain: the starts of that copy, this one last.
-        begun: what its disk had at the start, undecided entries included: other nodes may know that
-            some of them are committed.
-        now: what its disk has now, without undecided entries, since a leader may truncate those.
+        begun: how far its disk reached at the start, including undecided entries, since other nodes
+            may know that some of them are committed.
+        now: how far its disk reaches now, without undecided entries, which a leader may truncate.
     """
 
     incarnation: int
@@ -84,7 +84,7 @@ class Memory:
         incarnation: the copy's incarnation.
         count: how often it had been started.
         nonce: the random number of its last start.
-        reach: what it had on its disk.
+        reach: how far its disk reached.
     """
 
     incarnation: int
@@ -94,10 +94,10 @@ class Memory:
 
 
 def contradiction(memory: Memory, claim: Claim) -> str:
-    """Return why a claim cannot have followed a remembered state of the same copy, or "".
+    """Return why a claim contradicts the memory of an earlier state of the same copy, or "".
 
-    A claim that arrives late contradicts a newer memory, too. So only the claiming node may draw a
-    conclusion, from its current claim.
+    A delayed claim also contradicts a memory that is newer than the claim. So only the claiming
+    node may draw a conclusion, from its current claim.
 
     >>> memory = Memory(0, 2, 22, Reach(3, 100))
     >>> contradiction(memory, Claim(0, StartChain(3, (11, 22, 33)), Reach(3, 100), Reach(3, 105)))
