@@ -1,4 +1,5 @@
 """The archiver: decides which rolled files are archived.
 
-Imports `rt.log` and what is below it, neither other service; nodes and the edges may import it.
+Imports `rt.log` and the packages below it, but neither of the other services; nodes and the edges
+may import it.
 """

@@ -1,4 +1,4 @@
-"""Ages: how long a node has seen files rolled, by a clock that cannot be set."""
+"""Ages: how long ago a node first saw each file rolled, by a clock that cannot be set."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ from rt.position import Position
 class Ages:
     """Corrects the age of files whose manifest lines make them look younger than they are.
 
-    Merge times never decrease. So after a clock has run a year ahead, if only for a second, all
-    files rolled in the following year have dates in the future, and would not age. But a file that
-    this node has known as rolled for an hour is at least an hour old. A restart forgets these
-    times.
+    Merge times never decrease. So if a clock runs a year ahead, even for a second, all files rolled
+    in the following year are dated in the future, and would not age. But a file that this node has
+    known as rolled for an hour is at least an hour old. A restart forgets when files were first
+    seen.
     """
 
     def __init__(self) -> None:
         self._seen: dict[Position, int] = {}
 
     def seen(self, files: Sequence[RolledFile], now_ns: int, steady_ns: int) -> list[RolledFile]:
-        """Return the files with their ages, each at least as long as this node has known the file.
+        """Return the files, dated no later than when this node first saw them.
 
         Args:
             files: all files that are not archived, oldest first.
@@ -27,7 +27,7 @@ class Ages:
             steady_ns: a clock that cannot be set.
         """
         before = self._seen
-        # a local variable, because another thread may ask for a plan meanwhile
+        # a local variable, because another thread may call this meanwhile
         seen = self._seen = {file.start: before.get(file.start, steady_ns) for file in files}
         shift = now_ns - steady_ns
         return [

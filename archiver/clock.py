@@ -1,14 +1,14 @@
-"""Clock: the time that retention uses, protected from a single wrong clock."""
+"""Clock: the time that retention uses, which a single wrong clock cannot change."""
 
 from collections.abc import Sequence
 from typing import Final
 
 JUMP_NS: Final = 60_000_000_000  # more than any step of a well-kept clock
-HOLD_NS: Final = 3600 * 1_000_000_000  # time for an operator to see a log line
+HOLD_NS: Final = 3600 * 1_000_000_000  # enough for an operator to see a log line
 
 
 def agreed_ns(clocks: Sequence[int]) -> int:
-    """Return the median of the clocks; of an even number, the lower of the middle two.
+    """Return the median of the clocks; if their number is even, the lower of the middle two.
 
     >>> agreed_ns([7, 1_000_000, 5]), agreed_ns([3, 9])
     (7, 3)
@@ -39,7 +39,7 @@ class SteadyClock:
         return bool(self._wall_ns)
 
     def at(self, monotonic_ns: int) -> int:
-        """Return the time to use at a later `monotonic_ns`, without reading the clock again.
+        """Return the time to use at a `monotonic_ns` after the last `now_ns`, by that clock alone.
 
         >>> clock = SteadyClock()
         >>> clock.now_ns(wall_ns=1_000, monotonic_ns=5), clock.at(monotonic_ns=25)
@@ -48,7 +48,7 @@ class SteadyClock:
         return self._wall_ns + monotonic_ns - self._monotonic_ns
 
     def now_ns(self, wall_ns: int, monotonic_ns: int) -> int:
-        """Follow the clock, and return the time to use.
+        """Return the time to use: the clock's, except that a jump ahead is held back for an hour.
 
         Args:
             wall_ns: the clock to follow.

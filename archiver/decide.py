@@ -27,11 +27,11 @@ class DiskReport(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """How much of the file system is used, in percent, as shown by `df`."""
+        """How much of the file system is used, in percent, as `df` shows it."""
         return 100 * self.used / self.total if self.total else 0.0
 
     def excess(self, percent: int) -> int:
-        """Return how many bytes to free until `percent` is used; 0 or less if less is used now."""
+        """Return how many bytes to free so that `percent` is used; 0 or less if there is room."""
         return self.used - self.pending - self.total * percent // 100
 
 
@@ -44,22 +44,28 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Demands: how many of the oldest files each rule archives, and where leases begin."""
+    """Demands: how many of the oldest files each rule would archive, and where leases begin.
+
+    Attributes:
+        time, limit, disk, messages: how many files each rule would archive, leases aside.
+        leased_from: index of the first leased file; the number of files if none is leased.
+        holders: the holders of leases that hold a file, for display.
+    """
 
     time: int
     limit: int
     disk: int
     messages: int
-    leased_from: int  # index of the first leased file
+    leased_from: int
     holders: str
 
     @property
     def count(self) -> int:
-        """How many of the oldest files are archived."""
+        """How many of the oldest files to archive; only the rule disk overrides leases."""
         return max(min(max(self.time, self.limit, self.messages), self.leased_from), self.disk)
 
     def reason(self, place: int) -> str:
-        """Return why the file at index `place` is archived: the first rule that asks for it."""
+        """Return why the file at index `place` is archived: the first rule that archives it."""
         free = place < self.leased_from
         if free and place < self.time:
             return TIME
@@ -81,20 +87,21 @@ def decide(
     nodes: int = 1,
     active_messages: int = 0,
 ) -> list[Decision]:
-    """Return what to archive now: the oldest files, and only as many as some rule asks for.
+    """Return what to archive now: as many of the oldest files as the most demanding rule needs.
 
     Args:
         policy: the rules.
         files: the rolled files that are not archived, oldest first.
-        active_bytes: size of the active file, which counts for the limit but is never archived.
-        disks: disks of the nodes that reported lately.
+        active_bytes: size of the active file, which counts for the rule limit but is never
+            archived.
+        disks: recent reports of the nodes' disks.
         now_ns: the current time.
-        leases: readers' leases, which hold files against the rules time, limit and messages, but
-            not disk.
+        leases: readers' leases, which protect files from the rules time, limit and messages, but
+            not from disk.
         nodes: how many nodes the stream has; the rule disk needs reports from a majority.
-        active_messages: how many messages the active file has, which count for the rule messages.
+        active_messages: how many messages the active file has; they count for the rule messages.
     """
-    # bytes freed by archiving the oldest n files
+    # at index n: the bytes freed by archiving the oldest n files
     freed = [0, *accumulate(file.bytes for file in files)]
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
     counts = [0, *accumulate(file.messages for file in files)]
@@ -116,10 +123,13 @@ def decide(
 
 
 def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
-    """Return how many bytes a majority of the nodes must free; 0 or less if most have room.
+    """Return how many bytes to free until most nodes have room; 0 or less if they have it now.
 
-    A file is archived on every node. One disk that something else has filled must not cost the
-    others their files: its node stops accepting data until there is room.
+    That is the smallest excess among the majority of nodes with the fullest disks; it is 0 if fewer
+    than a majority have reported.
+
+    A file is archived on every node. So if something else fills the disk of one node, the others
+    must not lose files for it; that node stops accepting data until there is room.
 
     >>> full, empty = DiskReport("a", 100, 95), DiskReport("b", 100, 5)
     >>> agreed_excess([full, empty, empty], 90, 3), agreed_excess([full, full, empty], 90, 3)
@@ -131,14 +141,14 @@ def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
 
 
 def demand_disks(policy: Policy, disks: Sequence[DiskReport]) -> None:
-    """Refuse a limit larger than a node's disk, because the rule `disk` would always act first.
+    """Refuse a limit larger than some node's disk, since the rule disk would always act first.
 
     Args:
         policy: the new policy.
         disks: what the nodes have reported so far.
 
     Raises:
-        Misuse: names the node with the smallest disk.
+        Misuse: the limit is too large; the error names the node with the smallest disk.
     """
     least = min(disks, key=lambda each: each.total, default=None)
     if policy.limit is not None and least is not None and policy.limit > least.total:
@@ -155,7 +165,14 @@ def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:
 
 
 def _least(freed: Sequence[int], needed: int) -> int:
-    """Return how many of the oldest files free `needed`; all if even that is not enough."""
+    """Return how many of the oldest files to archive to free `needed`.
+
+    Return the number of all files if they do not suffice, but 0 if they would free nothing.
+
+    Args:
+        freed: at index n, how much archiving the oldest n files frees.
+        needed: how much to free; nothing if it is 0 or less.
+    """
     if needed <= 0:
         return 0
     count = next((n for n, total in enumerate(freed) if total >= needed), len(freed) - 1)

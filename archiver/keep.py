@@ -1,4 +1,4 @@
-"""Keep: how much a copy of a merged log keeps: as much as the nodes, more, or less."""
+"""Keep: which files a subscriber's copy of a merged log keeps: as the nodes do, more or fewer."""
 
 import math
 import time
@@ -24,19 +24,19 @@ class Keep:
     """A copy's retention: it follows the nodes, keeps everything, or has a policy of its own.
 
     Attributes:
-        follows: whether files that the nodes archive are archived here too.
-        policy: its own rules, or None.
+        follows: whether the copy archives each file that the nodes archive.
+        policy: the copy's own rules, or None.
     """
 
     follows: bool = True
     policy: Policy | None = None
 
     def keeps(self, _entry: Archived) -> bool:
-        """Whether this copy keeps the bytes of a file that the nodes have archived."""
+        """Whether this copy keeps the bytes of a file when the nodes archive it."""
         return not self.follows
 
     def sweep(self, log: Appender) -> int:
-        """Archive files by the copy's own policy; return how many."""
+        """Archive files by the copy's own policy, if it has one; return how many."""
         if self.policy is None:
             return 0
         known, now_ns = log.manifest, time.time_ns()
@@ -50,7 +50,7 @@ class Keep:
 
 
 def parse_keep(text: str) -> Keep:
-    """Parse a subscriber's choice: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
+    """Parse what a subscriber's copy keeps: `follow`, `all`, a time (`14d`) or a size (`90Gi`).
 
     >>> parse_keep("14d").policy
     Policy(time=20160, limit=None, disk=100, messages=None)

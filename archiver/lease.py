@@ -17,7 +17,7 @@ _NS: Final = 1_000_000_000
 UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-_PINS: Final = ("cursor", "group")  # kinds of holders, followed by a dot and the name
+_PINS: Final = ("cursor", "group")  # a holder of these kinds is named `cursor.NAME`, `group.NAME`
 
 
 class RolledFile(NamedTuple):
@@ -31,9 +31,16 @@ class RolledFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Lease: keeps the files from that of `start` on, up to `bytes_max` bytes, for `holder`.
+    """Lease: a reader's claim that protects files from every rule except `disk`.
 
-    These files are protected from every rule except `disk`, until `until_ns`.
+    It protects the file that contains `start` and all later files. If those exceed `bytes_max`, it
+    protects only the newest ones that fit.
+
+    Attributes:
+        holder: the reader's name; `cursor.` or `group.` precedes that of a cursor or group.
+        start: the position from which the reader needs the files.
+        until_ns: when the lease ends.
+        bytes_max: the most bytes that the protected files may have.
     """
 
     holder: str
@@ -51,9 +58,9 @@ class Lease:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
     def first_held(self, files: Sequence[RolledFile], now_ns: int) -> int:
-        """Return the index of the first file that the lease keeps; `len(files)` if it keeps none.
+        """Return the index of the first file that the lease protects; `len(files)` if none.
 
-        If `bytes_max` does not cover all files from `start` on, the newest ones that fit are held.
+        If the files from `start` on exceed `bytes_max`, it protects only the newest that fit.
         """
         if now_ns >= self.until_ns:
             return len(files)
@@ -73,7 +80,7 @@ class Lease:
 
 @lru_cache(256)  # a node parses all of its stream's leases several times a second
 def parse_lease(text: str) -> Lease:
-    """Parse the output of `Lease.text`; `Misuse` if `text` is anything else."""
+    """Return the lease that `Lease.text` returned as `text`; `Misuse` if it is malformed."""
     try:
         fields = json.loads(text)
         return Lease(**{**fields, "start": whole_position(fields["start"])})
@@ -96,11 +103,12 @@ def new_lease(fields: Any, now_ns: int) -> Lease:
     """Return the lease that a reader requests.
 
     Args:
-        fields: `holder`, `start` (a position), `seconds`, and `bytes` (the maximum).
-        now_ns: the current time; the lease ends `seconds` later.
+        fields: the request: `holder`, `start` (a position), `seconds` (how long the lease lasts)
+            and `bytes` (the most that it protects).
+        now_ns: the current time, at which the lease begins.
 
     Raises:
-        Misuse: the request is malformed, or exceeds what a lease may have.
+        Misuse: the request is malformed, or asks for more time or bytes than a lease may have.
     """
     try:
         holder, start = str(fields["holder"]), Position.parse(str(fields["start"]))

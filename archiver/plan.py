@@ -1,4 +1,4 @@
-"""Plan: what would be archived of a merged log, when, and by which rule; changes nothing."""
+"""Plan: shows which files of a merged log would be archived, when and by which rule."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from rt.position import Position
 
 
 class Planned(NamedTuple):
-    """A rolled file that is not archived."""
+    """A rolled file that is not archived, and what a plan says of it."""
 
     file: str
     bytes: int
     messages: int
     rolled_ns: int
     goes: bool  # whether it would be archived at the time of the plan
-    reason: str  # why; "" if it stays
-    expires_ns: int | None  # when the rule time will archive it; None if that rule is off
+    reason: str  # why it would be archived; "" if it would not
+    expires_ns: int | None  # when the rule time would archive it; None if that rule is off
 
 
 def rolled_files(
@@ -31,7 +31,7 @@ def rolled_files(
     Args:
         manifest: the merged log's manifest.
         archived_to: all files before this one are archived.
-        end: the active file, if there is one; it and everything after it is left out.
+        end: the active file, if there is one; files from it on are left out.
     """
     order = manifest.order[bisect_left(manifest.order, archived_to) :]
     lines = (manifest.rolled[file] for file in order if end is None or file < end)
@@ -39,18 +39,18 @@ def rolled_files(
 
 
 def archived_to(manifest: Manifest) -> Position:
-    """Return the first file that is not archived."""
+    """Return the start of the first file that is not archived."""
     return max(manifest.archived).next_file() if manifest.archived else Position(0)
 
 
 class Prospect(NamedTuple):
-    """Prospect: the input of a plan, as of one moment.
+    """Prospect: what a plan is made from, as of one moment.
 
     Attributes:
-        now_ns: the time that retention used then.
+        now_ns: the time that retention used at that moment.
         policy: the rules.
         files: the rolled files that are not archived, oldest first, with ages corrected by `Ages`.
-        kept: the files that a plan lists.
+        kept: the files that a plan lists, with the dates that the manifest gives.
         active_bytes, disks, leases, nodes, active_messages: as in `archiver.decide.decide`.
     """
 
@@ -65,14 +65,14 @@ class Prospect(NamedTuple):
     active_messages: int = 0
 
     def decisions(self, at_ns: int) -> list[Decision]:
-        """Return what to archive at this time."""
+        """Return what retention would archive at a given time."""
         return decide(
             self.policy, self.files, self.active_bytes, self.disks, now_ns=at_ns,
             leases=self.leases, nodes=self.nodes, active_messages=self.active_messages,
         )  # fmt: skip
 
     def plan(self, at_ns: int) -> list[Planned]:
-        """Return what would happen to each file at this time."""
+        """Return what would happen to each listed file at a given time."""
         return planned(self.policy, self.kept, self.decisions(at_ns))
 
 
@@ -86,7 +86,7 @@ def active_messages(manifest: Manifest, number: int) -> int:
 
     Args:
         manifest: the log's manifest.
-        number: the number of the next message.
+        number: the number that the log's next message will have.
     """
     return number - manifest.rolled[manifest.order[-1]].next if manifest.order else number
 
@@ -94,7 +94,7 @@ def active_messages(manifest: Manifest, number: int) -> int:
 def planned(
     policy: Policy, kept: Sequence[RolledFile], decisions: Sequence[Decision]
 ) -> list[Planned]:
-    """Return what `decisions`, made by `policy`, mean for each kept file."""
+    """Return for each kept file whether and why `decisions` archive it, and when it expires."""
     reasons = {each.start: each.reason for each in decisions}
     age_ns = policy.time * MINUTE_NS
     return [

@@ -1,4 +1,4 @@
-"""Policy: how long the merged log is kept, as written by operators."""
+"""Policy: an operator's rules for when files of the merged log are archived."""
 
 import json
 import re
@@ -22,7 +22,8 @@ _POWERS: Final[dict[str, int]] = {letter: 1024**n for n, letter in enumerate("KM
 _EXAMPLE: Final = '{"time": 10080, "limit": "90Gi", "disk": 90}'
 _KEYS: Final = frozenset({"time", "limit", "disk", "messages"})
 _ROLL_AGE_MIN_S: Final = 60.0
-# Only whole files are archived, so a file is rolled once it has a quarter of the messages to keep.
+# Only whole files are archived. So that the number of messages kept is not far above the one asked
+# for, a file is rolled once it has this fraction of it: a quarter.
 _ROLLED_PART: Final = 4
 
 
@@ -71,12 +72,14 @@ class Policy:
     def roll_age_s(self, file_age_s: float, messages: int = 0) -> float:
         """Return the age at which an active file is rolled even if it is not full; 0 means never.
 
-        With the rule `time`, a file is rolled at most `time` after it began, and archived `time`
-        later, so its first message gets at most twice as old. With the rule `messages`, a file that
-        has a quarter of the messages to keep is rolled once it is a minute old.
+        With the rule `time`, a file is rolled at the latest `time` (but at least a minute) after it
+        began. It is archived `time` later, when its first message is at most twice that old. With
+        the rule `messages`, a file that has a quarter of the messages to keep is rolled once it is
+        a minute old.
 
         Args:
-            file_age_s: the node's setting; 0 means never.
+            file_age_s: the node's setting; 0 means never, which also turns off the rolling for the
+                rule `time`.
             messages: how many messages the file has.
         """
         if self.messages is not None and messages * _ROLLED_PART >= self.messages:
@@ -88,10 +91,10 @@ class Policy:
 
 @lru_cache(16)  # a node parses its stream's policy several times a second
 def parse_policy(text: str) -> Policy:
-    r"""Parse a policy from JSON or from TOML, where it may be in a table `[policy]`.
+    r"""Parse a policy from JSON, or from TOML, which may hold it in a table `[policy]`.
 
     Raises:
-        Misuse: the text is neither, or not a policy.
+        Misuse: the text is neither JSON nor TOML, or is not a policy.
 
     >>> parse_policy('{"time": 10080, "limit": "90Gi", "disk": 90}').limit
     96636764160
@@ -118,7 +121,7 @@ def policy_of(fields: Any) -> Policy:
 
 
 def parse_limit(value: object, name: str = "limit") -> int | None:
-    """Parse a size: bytes, or a number with Ki, Mi, Gi, Ti or Pi; None for `none`.
+    """Parse a number of bytes, or a number with Ki, Mi, Gi, Ti or Pi; return None for `none`.
 
     >>> parse_limit("5Gi"), parse_limit(4096), parse_limit("none")
     (5368709120, 4096, None)
