@@ -1,4 +1,4 @@
 """Executes committed instructions on a node's files.
 
-Imports `ledger`, `planning` and `raft`; imported by the member and nodes.
+Imports `ledger`, `planning` and `raft`; the member and nodes import it.
 """

@@ -15,37 +15,37 @@ _log: Final = logging.getLogger("rt.node")
 class Copies:
     """Copies: checks that the copies of sessions have the bytes that were merged.
 
-    A publisher that lost its last bytes, or was restored from a backup, may fill a new copy with
-    bytes other than those merged. Such a copy must not be used to plan merges, nor be confirmed to
-    the publisher. So each copy is checked when it is opened or replaced, and after a merge that did
-    not read it.
+    A publisher that lost its last bytes, or was restored from a backup, may fill a new copy of its
+    session with bytes other than those merged. That copy must not be used to plan merges, nor be
+    confirmed to the publisher. So a copy is checked when it is opened or replaced, after a merge
+    that did not read it, and after this node adopted another node's ledger.
     """
 
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
-        self.checked: set[str] = set()  # their copies are known to hold what was merged
-        # By session, the last frame merged while its copy was in doubt; the ledger forgets that
-        # frame after a slice of repeats.
+        self.checked: set[str] = set()  # sessions whose copies hold what was merged
+        # The sessions whose copies must be checked, each with the last frame merged while its copy
+        # was in doubt, or None. The ledger forgets that frame after a slice of repeats.
         self.unchecked: dict[str, Tail | None] = {}
-        self.passed: list[str] = []  # found right since they were taken
+        self.passed: list[str] = []  # passed the check since `Execution.take_sessions`
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
-        """Record that a copy was opened, or has grown."""
+        """Record that a session's copy was opened, or has grown; it is checked unless it was."""
         if session not in self.checked:
             self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
-        """Record that a copy was set aside; a new copy will replace it."""
+        """Record that a session's copy was set aside; the new copy must be checked."""
         self.checked.discard(session)
 
     def drop(self, session: str) -> None:
         """Record that an instruction dropped all nodes' copies of a session.
 
-        This forgets what was known about this node's copy. The node gets the session's name from
-        `take_dropped`, and then checks whether its present copy is an old one or was begun after
+        Forget what was known about this node's copy. `take_dropped` returns the session's name to
+        the node, which then checks whether its present copy is the dropped one or was begun after
         the instruction.
         """
         self.dropped[session] = None
@@ -53,10 +53,10 @@ class Copies:
         self._executor.begin_again(session)
         self.lose(session)
         if session in self.unchecked:
-            self.unchecked[session] = None  # its next log has another last frame
+            self.unchecked[session] = None  # the last frame was that of the dropped log
 
     def take_dropped(self) -> list[str]:
-        """Return the sessions that were dropped since this was last called."""
+        """Return the sessions that were dropped since the last call."""
         if not self.dropped:
             return []
         sessions, self.dropped = list(self.dropped), {}
@@ -67,7 +67,7 @@ class Copies:
         self.owned.update(dict.fromkeys(sessions))
 
     def take_owned(self) -> list[str]:
-        """Return the sessions whose owner or log may have changed since this was last called."""
+        """Return the sessions whose owner or log may have changed since the last call."""
         sessions, self.owned = list(self.owned), {}
         return sessions
 
@@ -87,10 +87,11 @@ class Copies:
         self.unchecked = dict.fromkeys(self._holdings.own)
 
     def check(self) -> None:
-        """Check each unchecked copy that reaches its session's merged end.
+        """Check each unchecked copy that reaches up to its session's merged end.
 
         Raises:
-            SessionDiverged: a copy has another frame at the position of the last merged one.
+            SessionDiverged: instead of the last merged frame, a copy has another one.
+            CorruptLog: a copy is damaged.
         """
         for session in list(self.unchecked):
             merged_to = self._executor.ledger.merged_to(session)
@@ -101,7 +102,7 @@ class Copies:
                 self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether a copy may belong to the log that the ledger names for its session.
+        """Whether a copy may be of the log that the ledger names for its session.
 
         False if the copy's manifest names another log, such as the session's next one.
         """
@@ -111,11 +112,11 @@ class Copies:
         try:
             identity = self._executor.log_of(session)
         except (OSError, CorruptLog):
-            return True  # the check finds out more
+            return True  # the check will read the copy, and report the error
         return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
-        """Check one copy; return False if it could not be read, and must be checked again later."""
+        """Check one copy; return False if it cannot be read now, so the check must be repeated."""
         try:
             self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:

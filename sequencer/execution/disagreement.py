@@ -1,4 +1,4 @@
-"""Disagreement: classifies a merged log with a range that differs from the agreed one."""
+"""Disagreement: tells a fork from damage if a merged log has a range other than the agreed one."""
 
 import os
 
@@ -11,9 +11,9 @@ from rt.position import Position
 def disagreement(appender: Appender, position: Position, *, alone: bool) -> CorruptLog:
     """Return the error for a range in the merged log that is not the one agreed on.
 
-    It is a fork (`Diverged`) if the range is whole, and damage (`CorruptLog`) otherwise. A node
-    writes only ranges that were agreed on. So a whole range here was once agreed on, and a majority
-    has lost it since.
+    If the range is whole, the error is a fork (`Diverged`). A node writes only ranges that were
+    agreed on, so this one was agreed on once, and a majority has lost it since. If the range is not
+    whole, or this node is alone, the error is damage (`CorruptLog`).
 
     Args:
         appender: the merged log's appender.

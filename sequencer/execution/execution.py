@@ -1,4 +1,4 @@
-"""Execution: executes committed entries in order, each as soon as its bytes are here."""
+"""Execution: executes committed entries in order, each once this node has the bytes it merges."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,22 +16,22 @@ from sequencer.ledger.ledger import Ledger, MergedEnds, decode_ledger
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import Entry, Snapshot
 
-# Instructions executed per step: some 20 ms. A node that was away, or has copied the merged log,
+# Instructions executed per step, in some 20 ms. A node that was away, or has copied the merged log,
 # may have hundreds of thousands to execute, and must answer heartbeats meanwhile.
 SLICE: Final = 100
-SLICE_BYTES: Final = 8 * MIB  # per step as well: some 20 ms of copying
+SLICE_BYTES: Final = 8 * MIB  # merged per step, in some 20 ms; the step ends at either limit
 # Instructions queued while the merged log is copied: at 740 bytes of memory each, 37 MB. Beyond
 # this, a node adopts another node's state and drops the instructions that this state includes.
 WAITING_MAX: Final = 50_000
-WAITING_BYTES_MAX: Final = 64 * MIB  # their commands
+WAITING_BYTES_MAX: Final = 64 * MIB  # total size of their commands, limited as well
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
     """SnapshotPlan: a state to save as a snapshot once the merged log is durable up to `end`.
 
-    An adopted state is saved before the merged log is complete here (`has_log` is false), so that a
-    restart resumes copying that log.
+    A state adopted from another node is saved even before the merged log is complete here, so that
+    a restart resumes copying that log. Then `has_log` is false.
     """
 
     index: int
@@ -42,7 +42,7 @@ class SnapshotPlan:
 
 
 class Committed(NamedTuple):
-    """Committed: a committed entry; `instruction` is None for the engine's own entries."""
+    """Committed: a committed entry and its instruction; None for the engine's own entries."""
 
     entry: Entry
     instruction: Instruction | None
@@ -52,7 +52,7 @@ class Readers(NamedTuple):
     """Readers: the readers of the merged log on this node.
 
     Attributes:
-        notify: called as soon as the log has grown, so that the readers are served at once.
+        notify: call this when the log has grown, so that the readers are served at once.
         are_there: returns whether there are any readers now.
     """
 
@@ -64,7 +64,7 @@ NO_READERS: Final = Readers(lambda: None, lambda: False)
 
 
 class Execution:
-    """Execution: executes committed entries in order, except while the merged log is copied."""
+    """Execution: executes committed entries in order; pauses while the merged log is copied."""
 
     def __init__(
         self,
@@ -86,20 +86,20 @@ class Execution:
         self.carried = set[str]()  # the sessions whose bytes the last merge carried
         self.suspended = False  # while the merged log is copied from another node
         self.queue: deque[Committed] = deque()
-        self._lacked: Slice | None = None  # the first entry's missing slice, as last found
-        self.waiting_max = WAITING_MAX  # entries; with more, another node's state is shorter
+        self._lacked: Slice | None = None  # of the first entry: the missing slice last found
+        self.waiting_max = WAITING_MAX  # entries; with more, another node's state is adopted
         self.done_index = executor.ledger.index  # the last entry that was executed
         self.readers = readers
-        self._sessions: list[str] = []  # merged further since `take_sessions` last returned
-        # One less than the ledger's index, so that this state is saved again after the next sync:
-        # only then is the merged log known to be durable up to there.
+        self._sessions: list[str] = []  # merged further since the last `take_sessions`
+        # One less than the ledger's index, so that this state is saved again after the next sync.
+        # Only then is the merged log known to be durable up to that index.
         self.saved_index = executor.ledger.index - 1
         self._committed_index = executor.ledger.index  # the last entry that was queued
         self._adopted_index = 0  # the adopted state includes entries up to this one
 
     @property
     def missing(self) -> tuple[str, Position] | None:
-        """A session whose bytes the next instruction lacks, and the end up to which it needs them.
+        """A session whose bytes this node lacks for the next instruction, and the end it needs.
 
         None if no bytes are missing, or while the merged log itself is incomplete here.
         """
@@ -111,7 +111,7 @@ class Execution:
 
     @property
     def needs_state(self) -> bool:
-        """Whether another node's state is needed, to continue at all or to shorten the queue."""
+        """Whether to adopt another node's state, to continue at all or to shorten the queue."""
         return bool(self.queue) and (self.executor.is_stranded or self._is_overfull)
 
     @property
@@ -138,13 +138,13 @@ class Execution:
             self._committed_index = each.entry.index
 
     def run(self) -> None:
-        """Execute queued entries whose bytes are here, up to one step's share.
+        """Execute queued entries in order, until this node lacks bytes or the step's limit is hit.
 
-        Executing everything that has queued up while a disk was slow could take longer than an
-        election timeout, and the thread cannot answer the other nodes meanwhile.
+        After a disk was slow, executing the whole queue could take longer than an election timeout,
+        and the thread cannot answer the other nodes meanwhile.
 
         Raises:
-            OSError, CorruptLog: as `Executor.execute`.
+            OSError, CorruptLog: as for `Executor.execute` and `Executor.check_end`.
         """
         executor = self.executor
         known, left = len(self._sessions), SLICE
@@ -177,7 +177,7 @@ class Execution:
         return sessions
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from the leader's snapshot, because the leader lacks the entries before it."""
+        """Continue from the leader's snapshot, because the leader lacks entries that it covers."""
         if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
             self._restore(decode_ledger(snapshot.data))
         self._sessions += self.executor.ledger.sessions
@@ -185,17 +185,20 @@ class Execution:
         self._lacked = None
         self.digests = Digests()
         self.done_index = self._committed_index = snapshot.index
-        self.saved_index = snapshot.index - 1  # planned again once the merged log is here too
+        self.saved_index = snapshot.index - 1  # saved again once the merged log is complete here
 
     def state(self) -> bytes | None:
-        """Return the state for another node to adopt; None while it is incomplete here."""
+        """Return the state for another node to adopt; None if this node cannot give it now.
+
+        It cannot while its merged log is incomplete or an instruction is half executed.
+        """
         executor = self.executor
         if self.suspended or executor.lacks_log or executor.is_half_done:
             return None
         return executor.ledger.encode()
 
     def adopt(self, data: bytes) -> None:
-        """Continue from another node's state if it is needed.
+        """Continue from another node's state, if one is still needed and this one is newer.
 
         Raises:
             PeerError: the bytes are not a state.
@@ -225,20 +228,20 @@ class Execution:
         executor, ledger = self.executor, self.executor.ledger
         if self.suspended:
             return self._plan_adopted()
-        is_repeating = executor.appender.next_place > ledger.end  # as it may after a crash
+        is_repeating = executor.appender.next_place > ledger.end  # as after a crash
         if is_repeating or executor.lacks_log or executor.is_half_done:
             return None
         if not self.saved_index < ledger.index <= self._committed_index:
             return None
-        # The appender's end, not the ledger's, which is in the next file after a roll.
+        # This is the appender's end. After a roll, the ledger's end is already in the next file.
         end = executor.appender.end
         return SnapshotPlan(ledger.index, ledger.encode(), end, ledger.merged_ends)
 
     def _plan_adopted(self) -> SnapshotPlan | None:
         """Return a plan to save an adopted state while the merged log is still being copied.
 
-        None if no state was adopted, it was saved already, or its last entry is not committed here
-        yet.
+        None if no state was adopted, if it was already saved, or if this node does not know yet
+        that the state's last entry is committed.
         """
         ledger = self.executor.ledger
         is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
@@ -248,7 +251,7 @@ class Execution:
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, ends, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
-        """Record that a snapshot was saved; if the log was incomplete then, plan it again later."""
+        """Record that a plan was saved; one without the whole log is planned again later."""
         self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
@@ -289,12 +292,12 @@ class Execution:
         self.done_index = entry.index
 
     def _lacking(self, merge: Merge) -> Slice | None:
-        """Return a slice of this merge whose bytes are not here, or None.
+        """Return a slice of the queue's first merge whose bytes this node lacks, or None.
 
         A merge may have 4,096 slices, and this is called after every message and sync. So the slice
-        found last time is tested first, as if the merge had no other. If its bytes are missing even
-        then, they are missing in the whole merge as well: there, the slice's output ends later in
-        the merged log, which is less likely to hold it already.
+        that was found last time is tested first, as the only slice of a merge. If it is lacking
+        there, it is lacking in the whole merge too. The other slices only put its output further
+        towards the end of the merged log, so that the log is less likely to hold it already.
         """
         known, executor = self._lacked, self.executor
         if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:

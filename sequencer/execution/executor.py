@@ -1,4 +1,4 @@
-"""Executor: executes instructions on a node's files; repeatable after a crash at any byte."""
+"""Executor: executes instructions on a node's files, and repeats them after a crash at any byte."""
 
 import os
 from bisect import bisect_left
@@ -31,19 +31,20 @@ from sequencer.planning.session_log import (
 )
 
 _RAW: Final = attrgetter("raw")  # of a heading
-# Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
+# A shorter range is read, and written in one call with its range frame; a longer range is copied in
+# the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
-# How often a copy that differs from an instruction is fetched again. After that, the bytes come
-# from the merged log of a node that has executed the instruction, since other copies may be wrong
-# too.
+# How often a copy of a session that differs from an instruction is fetched again. After that, this
+# node copies the merged bytes from a node that has executed the instruction, since the other nodes'
+# copies of the session may be wrong too.
 _RETRIES: Final = 1
 
 
 class Executor:
     """Executor: writes the merged log, on one thread.
 
-    After a crash the log may be ahead of the ledger, so instructions are repeated. Output that the
-    log already holds is compared with it, and only the rest is written.
+    After a crash the log may be ahead of the ledger, so instructions are repeated. If the log
+    already holds an instruction's output, the two are compared; only missing output is written.
     """
 
     def __init__(
@@ -66,29 +67,29 @@ class Executor:
             identity: identity to create the merged log with if there is none.
             ledger: the state to continue from.
             logs: the copies of the sessions.
-            received: returns the end of a session's copy here, durable or not.
+            received: returns the end of this node's copy of a session, durable or not.
             alone: whether there is no other node to copy missing bytes from.
-            memory: keeps the frames merged last until pullers have them; None if pullers read them
-                from files.
+            memory: keeps the last merged frames until pullers have them; None if pullers read all
+                frames from files.
 
         Raises:
-            CorruptLog: the log is damaged, or is shorter than the ledger says and this node is
-                alone.
+            CorruptLog: this node is alone, and the log is damaged or shorter than the ledger says.
+            ManifestError: this node is alone, and the log's manifest is damaged.
         """
         self.alone = alone
         self.ledger = ledger
         self.held: Mapping[str, Position] = {}  # each session's durable end here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
-        # By session, the slice that this node proposed last, with the headings of its frames, which
-        # were read from the copy here and checked.
+        # For each session, the slice that this node proposed last, with the headings of its frames,
+        # which were read from this node's copy and checked.
         self.proposed: dict[str, tuple[Slice, Sequence[Heading]]] = {}
         self.logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
         self._memory = memory
-        self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
+        self.unproven: dict[str, None] = {}  # sessions merged without this node's copy
         self.appender = self._opened()
-        # Up to here, the other nodes have archived output that is incomplete in this log.
+        # The other nodes have archived the files up to here, and this log lacks bytes of the last.
         self.emptied_end = _end_of_emptied(self.appender)
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
@@ -101,7 +102,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(self._disk, self._directory)
-            return self._opened()  # nothing says which files are whole: all are copied again
+            return self._opened()  # no manifest says which files are whole: copy all
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
@@ -109,7 +110,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(self._disk, damage.path)
-            return self._opened()  # the missing part is copied from another node
+            return self._opened()  # another node's log will fill the gap
         appender.sync()
         if self._memory is not None:
             appender.recent = RecentFrames(self._memory)
@@ -125,9 +126,10 @@ class Executor:
 
         Raises:
             SessionDiverged: this node's copy of a session differs from what was agreed on.
+            Diverged: the merged log has forked.
             CorruptLog: a copy, or the merged log, is damaged.
-            FileNotFoundError: a session's bytes are not here.
-            OSError: the merged log cannot be written; repeat this when it can.
+            FileNotFoundError: this node lacks a session's bytes.
+            OSError: the merged log cannot be written; call this again when it can.
         """
         self.ledger.index, self.is_half_done = index, True
         if isinstance(instruction, Merge):  # nearly all are
@@ -146,9 +148,9 @@ class Executor:
         self.is_half_done = False
 
     def sync(self) -> Durable:
-        """Make the merged log durable, and return up to where it is durable.
+        """Make the merged log durable, and return its durable end.
 
-        Call it before a snapshot refers to the log.
+        Call this before saving a snapshot, which relies on the log.
         """
         return self.appender.sync()
 
@@ -160,8 +162,8 @@ class Executor:
     def lacking(self, merge: Merge) -> Slice | None:
         """Return the first slice of a merge whose bytes this node lacks; None if there is none.
 
-        The bytes may be in the instruction, in the copy of the session here, or already in the
-        merged log: left from before a crash, or copied from another node.
+        This node has a slice's bytes if the instruction carries them, if its copy of the session
+        has them, or if its merged log already holds them, from before a crash or from another node.
         """
         ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
         for each in merge.slices:
@@ -180,9 +182,10 @@ class Executor:
         return None
 
     def _is_held(self, each: Slice) -> bool:
-        """Whether a slice's bytes can be read from this node's copy.
+        """Whether a slice's bytes can be read from this node's copy of the session.
 
-        A copy that has differed more than `_RETRIES` times is not used.
+        Bytes in an archived file cannot. A copy that differed more than `_RETRIES` times is not
+        used. Bytes that are not durable count only if the instruction carries the slice too.
         """
         session, known = each.session, self.logs.states.get(each.session)
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
@@ -193,21 +196,21 @@ class Executor:
         )
 
     def copy_end(self, session: str) -> Position:
-        """Return the end, durable or not, to which a session's copy can be read.
+        """Return the end, durable or not, up to which this node's copy of a session can be read.
 
-        `START` if no byte of the copy is durable, since such a copy may belong to the session's
-        next log.
+        `START` if no byte of the copy is durable, since the copy may then be of the session's next
+        log.
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
 
     def take_unproven(self) -> list[str]:
-        """Return the sessions merged further since the last call, but not from copies here."""
+        """Return the sessions merged since the last call without reading this node's copies."""
         sessions, self.unproven = list(self.unproven), {}
         return sessions
 
     def check_end(self, merge: Merge) -> None:
-        """Check that no copy extends past the agreed end of a file.
+        """Check that no copy's last file extends past the end that a merge says the file has.
 
         After a power cut, a copy may have more of a file than its publisher has. Such a copy can
         never be completed, because the publisher and the other nodes refuse to add to it.
@@ -221,14 +224,16 @@ class Executor:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
     def check_copy(self, session: str, known: Tail | None = None) -> None:
-        """Check that a copy has its session's last merged frame.
+        """Check that a copy has its session's last merged frame; if none is known, do nothing.
+
+        If the copy's file is archived, check instead that it did not end before that frame did.
 
         Args:
             session: the session.
-            known: that frame, used if the ledger does not record it; None if it is unknown.
+            known: the frame to check if the ledger does not record one, or None.
 
         Raises:
-            SessionDiverged: the copy has another frame there.
+            SessionDiverged: the copy has another frame there, or none.
         """
         tail = self.ledger.tails.get(session) or known
         if tail is None:
@@ -238,7 +243,7 @@ class Executor:
             has_tail = not log.ends_before(self.ledger.merged_to(session))  # only its end is known
         else:
             has_tail = tail.is_of(log.header_at(position))
-        self.logs.forget(session)  # a start checks many copies, and most are not read again
+        self.logs.forget(session)  # at a start, many copies are checked, and few read again
         if not has_tail:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
@@ -248,7 +253,7 @@ class Executor:
 
     @property
     def lacks_log(self) -> bool:
-        """Whether the merged log, or manifest lines of its archived files, must be copied first."""
+        """Whether to copy some of the merged log, or of its manifest, before executing anything."""
         ledger, appender = self.ledger, self.appender
         if appender.end < ledger.end and appender.next_place < ledger.end:
             return True
@@ -256,11 +261,11 @@ class Executor:
 
     @property
     def lacks_lines(self) -> bool:
-        """Whether the merged log's manifest lacks lines of archived files.
+        """Whether the merged log's manifest lacks the lines that say which files are archived.
 
-        When this node adopted another node's state, it skipped the instructions that archived these
-        files. The files' lines, with time and reason, are copied from another node along with the
-        log.
+        If this node adopted another node's state, it skipped the instructions that archived these
+        files. It then copies the lines, which give time and reason, from another node along with
+        the log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -268,25 +273,25 @@ class Executor:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the other nodes have archived the next instruction's output.
+        """Whether the other nodes have archived the next output, which this log lacks.
 
-        If so, this node can get neither the bytes to merge nor the merged ones, and has to adopt
-        another node's state.
+        Then no node has the bytes to merge, or the merged bytes, so this node has to adopt another
+        node's state.
         """
         return self.ledger.end < self.emptied_end
 
     def reopen(self) -> None:
-        """Open the merged log again after a copy has appended to it."""
+        """Open the merged log again, after bytes from another node were appended to it."""
         self.appender = self._opened()
         self.emptied_end = _end_of_emptied(self.appender)
 
     def rest(self) -> None:
-        """Free the memory of the last merged frames, which pullers that keep up already have."""
+        """Free the memory of the last merged frames, since pullers that keep up have them."""
         if self.appender.recent is not None:
             self.appender.recent.clear()
 
     def forget(self, session: str) -> None:
-        """Close a session's copy that may be wrong, so that it is read from its files again."""
+        """Close a session's copy, which may be wrong, so that its files are read again."""
         self.proposed.pop(session, None)
         self.logs.forget(session)
 
@@ -296,19 +301,19 @@ class Executor:
         self.logs.lose(session)
 
     def begin_again(self, session: str) -> None:
-        """Close a session's copy and forget all about it, since another log will replace it."""
+        """Close a session's copy and forget all about it, since the session gets another log."""
         self.proposed.pop(session, None)
         self.logs.drop(session)
 
     def is_rolled(self, path: str) -> bool:
-        """Whether this is a rolled file of the merged log."""
+        """Whether `path` is a rolled file of the merged log."""
         return file_position(os.path.basename(path)) in self.appender.manifest.rolled
 
     def discard(self, path: str) -> None:
-        """Set a damaged file of the merged log aside, to be copied from another node.
+        """Set a damaged file of the merged log aside, so that it is copied from another node.
 
-        Copying resumes at the end of the log, so it cannot replace a single rolled file. If a
-        rolled file is damaged, the whole log is set aside.
+        If a rolled file is damaged, set the whole log aside: copying resumes at the end of the log,
+        so it cannot replace a single rolled file.
         """
         damaged = self._directory if self.is_rolled(path) else path
         self.appender.close()
@@ -316,7 +321,7 @@ class Executor:
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:
-        """Record archived files; their bytes are deleted once a snapshot covers them."""
+        """Record files as archived; their bytes are deleted once a snapshot covers that."""
         ledger, known = self.ledger, self.appender.manifest.archived
         time_ns = max(archive.time_ns, ledger.time_ns)
         gone, last = [], ledger.archived_to
@@ -355,14 +360,14 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
-        """Return the headings of a slice's frames, and their bytes or b"" if not read yet.
+        """Return the headings of a slice's frames, and their bytes, or b"" if not read yet.
 
         Raises:
-            SessionDiverged: this node's copy has other frames than the leader's.
+            SessionDiverged: this node's copy has frames other than the leader's.
         """
         session, carried = each.session, each.carried
         planned, known = self.proposed.get(session, (None, ()))
-        if planned is each:  # it was taken from this very copy just now
+        if planned is each:  # this node took it from its own copy just now
             return known, carried
         if carried and not self._is_held(each) and (found := frames_of(each)) is not None:
             self.unproven[session] = None
@@ -375,7 +380,7 @@ class Executor:
         return headings, data
 
     def _read(self, each: Slice) -> list[Heading]:
-        """Read the headers of a slice from the copy here."""
+        """Read the headings of a slice's frames from this node's copy."""
         log = self.logs[each.session]
         if log.ends_before(each.end) or log.lacks_file(each.first):
             raise self._diverged(each.session, each.first, "the leader has more of this file")
@@ -387,7 +392,11 @@ class Executor:
             raise
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        """Verify that the range already in the log is the one that was agreed on."""
+        """Verify that the range already in the log is the agreed one.
+
+        Returns:
+            The range with its digest, and the headers of its messages' frames.
+        """
         position = self.ledger.end
         raw = merged_headers(self.appender, Position(position + merged.size), merged)
         merged = merged.digested(self.ledger.digest, position, raw)
@@ -400,12 +409,13 @@ class Executor:
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
         """Compare the first frame of a slice in this node's copy with the agreed frame.
 
-        The merged bytes came from another node, perhaps because this copy can never be completed.
-        Nothing is compared if no byte of the slice is durable in the copy: if this instruction is
-        repeated after a crash, the copy may belong to the session's next log.
+        The merged log already holds the slice. If it came from another node, that may be because
+        this copy differs and can never be completed. Nothing is compared unless the copy has
+        durable bytes of the slice: when this instruction is repeated after a crash, the copy may
+        already be of the session's next log.
 
         Raises:
-            SessionDiverged: the copy has other frames.
+            SessionDiverged: the copy has another frame.
         """
         if self.held.get(each.session, START) <= each.first:
             return
@@ -417,7 +427,7 @@ class Executor:
             )
 
     def _append(self, frame: Encoded, merged: Range, read: Sequence[Heading], known: bytes) -> None:
-        """Append a range with its checked bytes `known`; if they are b"", read the copy here."""
+        """Append a range and its checked bytes `known`; if those are b"", read this node's copy."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -439,7 +449,7 @@ class Executor:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
     def _taken(self, merged: Range, read: Sequence[Heading]) -> bytes:
-        """Return a range's bytes from the copy here, after checking them again."""
+        """Return a range's bytes from this node's copy, after checking them again."""
         data = self.logs[merged.session].take_bytes(merged.first, merged.length)
         if len(data) < merged.length:
             raise self._corrupt(merged, merged.first, "the file ends before the range does")
@@ -470,10 +480,10 @@ class Executor:
 
 
 def _end_of_emptied(appender: Appender) -> Position:
-    """Return the end of the last archived file that is not complete here; `START` if there is none.
+    """Return the end of the last archived file that is incomplete here; `START` if there is none.
 
-    A file counts as complete only if its last byte is here. A power cut may bring back a part of a
-    file that was emptied here, and such a part is useless.
+    A file counts as complete if its last byte is here. A power cut may bring back a part of a file
+    that was emptied here, but such a part is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):
