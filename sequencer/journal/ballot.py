@@ -1,4 +1,4 @@
-"""Ballots: a node's term and vote in two mirrored slots, one of which may be damaged."""
+"""Ballots: a node's term and vote, in two mirrored slots, so that damage to one is harmless."""
 
 import struct
 from typing import Final
@@ -8,7 +8,7 @@ from rt.log.files.disk import Disk, File, read_or_rotten, write_whole
 from sequencer.raft.consensus import Ballot
 
 SLOT_NAMES: Final = ("ballot.0", "ballot.1")
-SLOT_BYTES_MAX: Final = 512  # a name of at most 255 bytes, and the rest
+SLOT_BYTES_MAX: Final = 512  # a name has at most 255 bytes, and the other fields 24
 _SLOT: Final = struct.Struct("<4sIQQ")  # magic, CRC-32 of the rest, directory id, term
 _MAGIC: Final = b"rtb\x01"
 
@@ -20,7 +20,7 @@ def encode_slot(ballot: Ballot, directory: int) -> bytes:
 
 
 def decode_slot(data: bytes, directory: int) -> Ballot | None:
-    """The ballot in a slot of this directory, or None if the slot is not intact."""
+    """Return the ballot in a slot; None if the slot is damaged or of another directory."""
     if len(data) < _SLOT.size:
         return None
     magic, crc, owner, term = _SLOT.unpack_from(data)
@@ -29,20 +29,20 @@ def decode_slot(data: bytes, directory: int) -> Ballot | None:
     try:
         return Ballot(term, data[_SLOT.size :].decode())
     except UnicodeDecodeError:
-        return None  # a checksum only finds accidents: the bytes may still not be a name
+        return None  # the checksum may match although the bytes are not a name
 
 
 def newer(one: Ballot | None, other: Ballot | None) -> Ballot | None:
-    """Return the later of two slots' ballots; None if neither slot is intact.
+    """Return the later of the ballots in two slots; None if neither slot is intact.
 
-    A later ballot has a higher term, or has a vote that the other lacks.
+    The later ballot has the higher term or, in the same term, a vote that the other lacks.
     """
     intact = [ballot for ballot in (one, other) if ballot is not None]
     return max(intact, key=lambda ballot: (ballot.term, ballot.voted_for != ""), default=None)
 
 
 def read_ballot(disk: Disk, path: str, directory: int) -> Ballot | None:
-    """The last ballot, or None if neither slot is intact."""
+    """Return the last ballot; None if neither slot is intact."""
     return newer(*[_read_slot(disk, f"{path}/{name}", directory) for name in SLOT_NAMES])
 
 
@@ -56,15 +56,15 @@ def _read_slot(disk: Disk, path: str, directory: int) -> Ballot | None:
 class Ballots:
     """Ballots: keeps a node's last ballot in two slots, so that no crash loses it.
 
-    A ballot is written to one slot and synced, then to the other and synced. If a crash tears or
-    rot damages one slot, the other holds the last ballot that any peer may have learned. Only
+    A ballot is written to one slot and synced, then written to the other and synced. If one slot is
+    torn by a crash or damaged by rot, the other holds the last ballot that any peer may know. Only
     damage to both loses the ballot, and that is detected.
     """
 
     __slots__ = ("_directory", "_slots")
 
     def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
-        """Write the ballot to new files, since bytes read from the old ones may not be on disk."""
+        """Write the ballot to new files, since the bytes read from the old may not be durable."""
         self._directory = directory
         for name in SLOT_NAMES:
             write_whole(disk, path, name, [encode_slot(ballot, directory)])

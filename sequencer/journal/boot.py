@@ -1,7 +1,7 @@
-"""Boot: records in which boot a state directory was last written, to tell torn writes from damage.
+"""Boot: records in which boot a state directory was last opened, to tell torn writes from damage.
 
-Only a power cut tears writes. The kernel draws a random id at each boot. While the stored id is the
-current one, there was no power cut, so unreadable bytes are damage.
+Only a power cut tears writes. The kernel draws a random id at each boot. If the stored id is still
+the current one, there was no power cut since, so unreadable bytes are damage.
 """
 
 from typing import Final
@@ -10,13 +10,14 @@ from rt.log.files.disk import Disk, read_or_rotten, write_whole
 from sequencer.journal.identity import seal, unseal
 
 BOOT_NAME: Final = "boot"
-# The boot in which entries are acknowledged before they are synced; "" once all are synced.
+# Holds the id of the boot in which entries are acknowledged before they are synced; "" once all are
+# synced.
 LATE_NAME: Final = "late"
 BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
 
 
 def read_boot(disk: Disk, path: str) -> str | None:
-    """The stored boot id, "" if there is none, or None if it is damaged."""
+    """Return the stored boot id; "" if there is none, None if it is damaged."""
     return _read(disk, path, BOOT_NAME)
 
 
@@ -26,7 +27,7 @@ def write_boot(disk: Disk, path: str, boot: str) -> None:
 
 
 def begin_late(disk: Disk, path: str, boot: str) -> None:
-    """Record durably that entries are acknowledged before they are synced, in this boot."""
+    """Record durably that in this boot, entries are acknowledged before they are synced."""
     write_whole(disk, path, LATE_NAME, [seal((boot or "unknown").encode())])
 
 
@@ -39,7 +40,8 @@ def end_late(disk: Disk, path: str) -> None:
 def may_have_lost(disk: Disk, path: str, boot: str) -> bool:
     """Whether entries that were acknowledged in an earlier boot may never have been synced.
 
-    Also true if that cannot be known: the record is damaged, or the running boot is unknown.
+    Also true if that cannot be known: the record is damaged, or it names a boot while the running
+    boot is unknown.
 
     Args:
         disk: the disk.

@@ -1,4 +1,4 @@
-"""EntryLog: the file of entries, and the file of marks that proves how much of it is durable."""
+"""EntryLog: the file of entries, and a file of marks that prove how much of it is durable."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,9 +13,10 @@ MARKS_BYTES_MAX: Final = 1 << 20
 
 
 class Marks:
-    """Marks: records how far the log is durable, in another file, to detect damage at its end.
+    """Marks: records how far the log is durable, in a file of its own.
 
-    A mark is appended after each sync of the log. Marks themselves are not synced.
+    If the log is not intact up to a mark, it is damaged, and not only torn at its end. A mark is
+    appended after each sync of the log. Marks themselves are not synced.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -23,13 +24,13 @@ class Marks:
         self._bytes = 0
 
     def begin(self, generation: int, durable: int) -> None:
-        """Empty the file and write a mark; a power cut may have left half a mark at its end."""
+        """Empty the file, which may end in half a mark after a power cut, and write one mark."""
         self._file.truncate(0)
         self._bytes = 0
         self.append(generation, durable)
 
     def append(self, generation: int, durable: int) -> None:
-        """Record that the log of this generation is durable up to this byte."""
+        """Record that the log of this generation is durable up to the byte `durable`."""
         if self._bytes >= MARKS_BYTES_MAX:
             self.begin(generation, durable)
         else:
@@ -49,7 +50,7 @@ class EntryLog:
         directory: the directory's id.
         scan: what the file holds.
         entries: the entries after the snapshot.
-        is_late: whether entries are not synced as they are appended (ADR 42).
+        is_late: whether `append` leaves entries unsynced (ADR 42).
 
     Attributes:
         end: the size of the file, in bytes.
@@ -68,15 +69,16 @@ class EntryLog:
         self._tail = list(entries)
 
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
-        """Make sure that the bytes that were read at the start are durable.
+        """Make sure that the entries read at the start are durable.
 
-        If no mark proves it, they are written again, to a new file. Another sync of the old file
-        might not write them: after a failed sync, the kernel treats pages as clean that are only in
-        memory.
+        If that is not proven, they are written to a new file. Another sync of the old file might
+        not write them: after a failed sync, the kernel treats pages that are only in memory as
+        clean.
 
         Args:
-            is_proven: whether marks prove that all these bytes are durable.
-            base_index: the last entry before the log.
+            is_proven: whether all intact records are known to be durable, so that the file is kept
+                and only cut after them.
+            base_index: the last entry before those that a new file would hold.
             base_term: the term of that entry.
         """
         if is_proven:
@@ -110,7 +112,7 @@ class EntryLog:
             del self._tail[: max(0, index - self._tail[0].index + 1)]
 
     def rewrite(self, base_index: int, base_term: int) -> None:
-        """Replace the file with one that starts after the entry `base_index`."""
+        """Replace the file with one that begins after the entry `base_index`; it is durable."""
         self._generation = (self._generation + 1) & 0xFFFFFFFF
         header = RecordHeader(self._directory, self._generation, base_index, base_term).encode()
         parts = [header, *encode_records(self._tail, len(header), len(header))]
@@ -121,7 +123,7 @@ class EntryLog:
         self._marks.begin(self._generation, self._durable)
 
     def restart(self, base_index: int, base_term: int) -> None:
-        """Drop all entries and start after the entry `base_index`, the last one of a snapshot."""
+        """Drop all entries and begin after the entry `base_index`, the last that a snapshot has."""
         self._tail.clear()
         self.rewrite(base_index, base_term)
 

@@ -1,4 +1,4 @@
-"""Identity: which node a state directory belongs to, so that any other directory is refused."""
+"""Identity: which node a state directory belongs to, so that a node refuses any other directory."""
 
 import json
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class StateIdentity:
         cluster: the id of the cluster.
         node: the name of the node.
         directory: a random id drawn when the directory was created.
-        incarnation: tells the other members which copy of the node's state this is.
-        place: the directory's inode number, which a copy does not inherit; "" is not compared.
-            Up to version 0.1 a device number and a colon preceded it; these are ignored, since a
-            volume's device number changes when it is attached again.
-        founders: addresses of the cluster's founding members by name; empty if the node joined
+        incarnation: identifies this copy of the node's state to the other members.
+        place: the directory's inode number, which differs in a copy of the directory; "" is not
+            compared. Up to version 0.1, a device number and a colon preceded it. These are ignored,
+            since a volume's device number changes when the volume is attached again.
+        founders: the addresses of the cluster's founding members, by name. Empty if the node joined
             later, lost its state, or was founded by an earlier version.
     """
 
@@ -37,7 +37,12 @@ class StateIdentity:
     founders: Mapping[str, str] = field(default_factory=dict)
 
     def demand(self, path: str, cluster: str, node: str, place: str) -> None:
-        """Refuse the directory at `path` unless it was created for this node, in this place."""
+        """Refuse the directory at `path` unless it was created for this node, in this place.
+
+        Raises:
+            Refused: `foreign` (of another cluster), `swapped` (of another node), or `cloned` (a
+                copy of another directory).
+        """
         if cluster != self.cluster:
             words = f"{path} belongs to cluster {self.cluster!r}, this is {cluster!r}"
             raise Refused("foreign", words)
@@ -53,7 +58,7 @@ class StateIdentity:
 
 
 def inode(place: str) -> str:
-    """The inode number in a place, which may begin with a device number.
+    """Return the inode number in a place, which a device number may precede.
 
     >>> inode("fd00:1a2b"), inode("1a2b")
     ('1a2b', '1a2b')
@@ -62,12 +67,12 @@ def inode(place: str) -> str:
 
 
 def encode_identity(identity: StateIdentity) -> bytes:
-    """Return the identity as one line of JSON and its checksum, readable without a tool."""
+    """Return the identity as a line of JSON and its checksum, so that people can read it."""
     return seal(json.dumps(asdict(identity), sort_keys=True).encode())
 
 
 def decode_identity(data: bytes) -> StateIdentity | None:
-    """The identity in these bytes; None if they are damaged."""
+    """Return the identity in these bytes; None if they are damaged."""
     try:
         return None if (line := unseal(data)) is None else StateIdentity(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
@@ -75,7 +80,7 @@ def decode_identity(data: bytes) -> StateIdentity | None:
 
 
 def read_identity(disk: Disk, path: str) -> StateIdentity | None:
-    """The identity of a directory, or None if it is missing or damaged."""
+    """Return the identity of a directory; None if it is missing or damaged."""
     try:
         file = disk.open_read(f"{path}/{IDENTITY_NAME}")
     except FileNotFoundError:
@@ -89,10 +94,14 @@ def read_identity(disk: Disk, path: str) -> StateIdentity | None:
 def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
     """Allow a directory that was moved to be opened in its new place.
 
-    Do this only if the original no longer exists: two nodes with one vote break every promise.
+    Do this only if the original no longer exists. If two processes run from copies of one node's
+    state, that node can vote twice, and no promise of the cluster holds.
+
+    Returns:
+        The directory's new identity.
 
     Raises:
-        Misuse: the directory holds no identity.
+        Misuse: the directory has no intact identity.
     """
     identity = read_identity(disk, path)
     if identity is None:
@@ -103,11 +112,11 @@ def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
 
 
 def seal(line: bytes) -> bytes:
-    """Return a line and, on the next one, its checksum."""
+    """Return a line of text and, as a second line, its checksum."""
     return b"%s\n%08x\n" % (line, crc32(line))
 
 
 def unseal(data: bytes) -> bytes | None:
-    """The line in the bytes of `seal`; None if they are damaged."""
+    """Return the line that `seal` turned into these bytes; None if they are damaged."""
     line, _, rest = data.partition(b"\n")
     return line if rest == b"%08x\n" % crc32(line) else None

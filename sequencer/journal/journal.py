@@ -1,4 +1,4 @@
-"""Journal: keeps the state that an engine must not forget durably in one directory."""
+"""Journal: keeps durably, in one directory, the state that an engine must not forget."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ from sequencer.journal.starts import STARTS_NAMES
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Ready, Snapshot
 from sequencer.raft.snapshots import encode_snapshot
 
-# Saving a snapshot rewrites a log that is longer than this. With 500 instructions a second, of 100
-# bytes each, that is every 20 s. A start reads at most this much, and 5 s of entries.
+# Saving a snapshot rewrites the log if it is longer than this. At 500 instructions a second, of 100
+# bytes each, that happens every 20 s. A start reads at most this much, plus 5 s of entries.
 CUT_BYTES: Final = 1 << 20
 
 DISOWNED_NAME: Final = "identity.disowned"
@@ -50,11 +50,11 @@ class Opened:
     """Opened: a journal, what it holds, and any damage found.
 
     Attributes:
-        journal: ready to persist.
-        state: for the engine to start from.
-        damage: what was missing or damaged; "" if nothing was. After damage, the old files were set
-            aside and the state is empty with a new incarnation: the node is a learner until a
-            majority admits it.
+        journal: the open journal.
+        state: the state for the engine to start from.
+        damage: what was missing or damaged; "" if nothing was. If there is damage, the old files
+            were set aside, and the state is empty and has a new incarnation. The node is then a
+            learner until a majority admits it.
     """
 
     journal: "Journal"
@@ -75,19 +75,18 @@ def found(
 ) -> None:
     """Create the state of a founding member of a new cluster, which may vote at once.
 
-    Never use this for a node that lost its state: `open_journal` makes it a learner.
+    Never use this for a node that lost its state; `open_journal` makes such a node a learner.
 
     Args:
         disk: the disk.
         path: the directory.
         cluster: the id of the cluster.
         node: this node.
-        directory: a random number.
+        directory: a random number, to use as the directory's id.
         place: the directory's inode number, or "".
-        members: the addresses of all founding members, by name. From now on they override the
-            node's configuration file.
-        snapshot: the snapshot to start from, the same for all founding members; None to start
-            empty.
+        members: the addresses of all founding members, by name, which from now on override those
+            in the node's configuration file.
+        snapshot: the snapshot to start from, the same on all founding members; None to start empty.
 
     Raises:
         Refused: the directory is not empty.
@@ -111,7 +110,7 @@ def open_journal(
     cut_bytes: int = CUT_BYTES,
     is_late: bool = False,
 ) -> Opened:
-    """Open a node's state; if it is missing or damaged, set it aside and start as a learner.
+    """Open a node's state; if it is missing or damaged, set its files aside and begin as a learner.
 
     Args:
         disk: the disk.
@@ -121,13 +120,13 @@ def open_journal(
         fresh: a random number from 1 to 2**61 - 1, to use as incarnation if a new one is needed.
         place: the directory's inode number, or "".
         boot: the id the kernel drew at this boot, or "" if unknown.
-        cut_bytes: the length in bytes from which a snapshot rewrites the log.
-        is_late: whether entries are acknowledged before they are synced. If the machine restarts
-            before `Journal.close`, the state counts as lost.
+        cut_bytes: saving a snapshot rewrites the log if it is longer than this.
+        is_late: whether entries are acknowledged before they are synced. If so, the state counts as
+            lost when the machine restarts before `Journal.close`.
 
     Raises:
-        Refused: the directory belongs to another cluster or node, is a copy, or belongs to a node
-            that was removed from its cluster; it is left untouched.
+        Refused: the directory belongs to another cluster or node, is a copy of another directory,
+            or belongs to a node that was removed from its cluster. Nothing in it is changed.
     """
     identity = read_identity(disk, path)
     if identity is None and REMOVED_NAME in disk.names(path):
@@ -167,7 +166,7 @@ def _why_no_identity(names: Sequence[str]) -> str:
 
 
 def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | None = None) -> None:
-    """Write a state without entries; the identity comes last, because it validates the rest."""
+    """Write a state without entries; the identity comes last, since it makes the rest valid."""
     header = RecordHeader(identity.directory, 0, 0, 0)
     write_whole(disk, path, LOG_NAME, [header.encode()])
     if snapshot is not None:
@@ -177,10 +176,10 @@ def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | N
 
 
 def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
-    """Write a new identity to the directory, then rename the old files.
+    """Set the state in a directory aside, and write an empty one with a new identity.
 
-    If this is interrupted, the old files are left under a new identity, and the next start counts
-    them as damage again.
+    The new identity is written first. If the rest is interrupted, the next start finds files that
+    do not belong to this identity, and counts that as damage again.
     """
     disk.make_directory(path)
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(identity)])
@@ -192,17 +191,17 @@ def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
 
 
 class Journal:
-    """Journal: the durable state of one node; its only writer.
+    """Journal: the only writer of one node's durable state.
 
-    After a failed write or sync it stays stopped: what the file system then holds is unknown, and a
-    second sync may succeed although bytes were lost.
+    After a failed write or sync it accepts nothing more, since it cannot know what the file system
+    holds: a second sync may succeed although bytes were lost.
 
     Args:
         disk: the disk.
         path: the directory.
         identity: the directory's identity.
         recovered: what the directory holds; made durable before the constructor returns.
-        cut_bytes: the length in bytes from which a snapshot rewrites the log.
+        cut_bytes: as in `open_journal`.
         is_late: as in `open_journal`.
 
     Attributes:
@@ -234,7 +233,7 @@ class Journal:
         self.size = self._log.end
 
     def persist(self, ready: Ready) -> None:
-        """Make `ready` durable; a journal opened with `is_late` writes entries without a sync.
+        """Make the duties in `ready` durable; with `is_late`, entries are written but not synced.
 
         Raises:
             WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or
@@ -258,7 +257,11 @@ class Journal:
             raise self._fail(error) from error
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Save a snapshot durably, and rewrite the log if it is long."""
+        """Save a snapshot durably, and rewrite the log if it is longer than `cut_bytes`.
+
+        Raises:
+            WriterFailed: as for `persist`.
+        """
         if self._failed:
             raise self._ended()
         try:
@@ -271,12 +274,12 @@ class Journal:
             raise self._fail(error) from error
 
     def close(self) -> None:
-        """Sync all entries, unless the journal has failed, and release the files."""
+        """Sync what is not synced yet, unless the journal has failed, and release the files."""
         if self._is_late and not self._failed:
             try:
                 self._log.sync()
                 end_late(self._disk, self._path)
-            except OSError as error:  # LATE_NAME stays
+            except OSError as error:  # the file `late` still says so
                 self._failed = str(error)
         self._ballots.close()
         self._log.close()
@@ -289,10 +292,10 @@ class Journal:
         return WriterFailed(f"{self._path}: {error}; the journal has ended")
 
     def disown(self, why: str) -> NoReturn:
-        """Set the identity aside, so that the next start begins as a learner.
+        """Set the identity aside, so that the node begins as a learner at its next start.
 
         Args:
-            why: what was found, and by whom.
+            why: what showed that this copy lacks acknowledged state, for the error.
 
         Raises:
             WriterFailed: always; the journal has stopped.
@@ -315,7 +318,7 @@ class Journal:
     def _retire(self) -> WriterFailed:
         """Record that this node was removed, and return the error that says so.
 
-        The node does not start again by mistake, since its directory has no identity any more.
+        The identity is set aside under a name that makes `open_journal` refuse the directory.
         """
         identity = f"{self._path}/{IDENTITY_NAME}"
         self._disk.replace(identity, f"{self._path}/{REMOVED_NAME}")
@@ -328,8 +331,8 @@ class Journal:
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.
 
-        A crash between the two steps leaves the new snapshot and the old log. The next start
-        ignores that log, since it does not contain the snapshot's last entry.
+        A crash between the two steps leaves the new snapshot and the old log. The next start then
+        ignores the entries of that log, since it lacks the snapshot's last entry.
         """
         write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
         self._log.restart(snapshot.index, snapshot.term)

@@ -1,11 +1,13 @@
-"""Journal records: the encoding of the log on disk, and how a crash or damage is judged.
+"""Journal records: the encoding of the log on disk, and how a torn end is told from damage.
 
-Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
-generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the
-rest u32, length of the body u32, offset of the record in the file u64, durable end of the file when
-the record was written u64, index of the first entry u64; body: the entries as nodes send them. If
-the log already has an entry of a record's first index, the record replaces the entries from there
-on, and no byte of the file is overwritten.
+Little endian. A file is a header, then records. Header: magic with version 8 bytes, CRC-32 of the
+rest of the header u32, directory id u64, generation u32, base index u64, base term u64. Record:
+magic 4 bytes, CRC-32 of the rest of the record u32, length of the body u32, offset of the record in
+the file u64, durable end of the file when the record was written u64, index of the first entry u64;
+body: the entries, encoded as nodes send them.
+
+No byte of the file is overwritten. If the log already has an entry with the index of a record's
+first entry, the record replaces the entries from that index on.
 """
 
 import struct
@@ -30,7 +32,7 @@ _CRC_END: Final = 8  # the checksum covers a record from this offset on
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """The header of a log file: the directory it belongs to, and the entry it starts after."""
+    """The header of a log file: the directory it belongs to, and the entry that precedes it."""
 
     directory: int
     generation: int
@@ -50,11 +52,11 @@ class RecordScan:
 
     Attributes:
         header: the file's header; None if it cannot be read.
-        entries: the entries after the base, as far as the file is intact.
+        entries: the entries after the base, up to where the file is intact.
         end: the offset after the last intact record.
         proven: the offset up to which the file is known to have been synced.
-        damage: why the file is not what was written, or "". A torn tail is not damage: nothing
-            proves that it was ever durable, so no peer can have learned of it.
+        damage: what shows that the file is not what was written, or "". A torn tail is not damage:
+            nothing proves that it was ever synced, and no peer learns of entries before that.
     """
 
     header: RecordHeader | None = None
@@ -70,9 +72,12 @@ class RecordScan:
 
 
 def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Iterator[bytes]:
-    """Yield the records of consecutive entries, for a file that is durable up to `durable`.
+    """Yield the records of consecutive entries.
 
-    The first record begins at `offset` in the file.
+    Args:
+        entries: the entries.
+        offset: offset in the file at which the first record will begin.
+        durable: the offset up to which the file is durable now.
     """
     while entries:
         count, size = 0, 0
@@ -88,13 +93,13 @@ def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Itera
 
 
 def encode_mark(generation: int, durable: int) -> bytes:
-    """Return a mark for the file of marks: the log's durable length in bytes."""
+    """Return a mark, which says that a log of this generation is durable up to this offset."""
     rest = _MARK.pack(0, generation, durable)[4:]
     return struct.pack("<I", crc32(rest)) + rest
 
 
 def read_marks(data: bytes, generation: int) -> int:
-    """The largest durable end in the intact marks of this generation."""
+    """Return the largest durable end that the intact marks of this generation give."""
     durable = 0
     for start in range(0, len(data) - _MARK.size + 1, _MARK.size):
         crc, marked, end = _MARK.unpack_from(data, start)
@@ -104,7 +109,7 @@ def read_marks(data: bytes, generation: int) -> int:
 
 
 def read_header(data: bytes) -> RecordHeader | None:
-    """The header of a log file, or None if it is not intact."""
+    """Return the header of a log file; None if it is not intact."""
     if len(data) < _FILE.size:
         return None
     magic, crc, directory, generation, base, base_term = _FILE.unpack_from(data)
@@ -114,14 +119,14 @@ def read_header(data: bytes) -> RecordHeader | None:
 
 
 def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
-    """Judge a log file.
+    """Read a log file, and judge whether it is damaged.
 
     Args:
-        data: all its bytes.
-        marked: how many bytes are known to have been durable.
-        is_same_boot: whether there was no power cut since the file was written. If so, an
-            incomplete last record is accepted (writer killed, disk full), but any other unreadable
-            bytes are damage.
+        data: all bytes of the file.
+        marked: the offset up to which marks say that the file was durable.
+        is_same_boot: whether there was no power cut since the file was written. If so, the last
+            record may be incomplete (writer killed, disk full), but any other unreadable bytes are
+            damage.
     """
     found = RecordScan(header=read_header(data), end=_FILE.size)
     if found.header is None:
@@ -138,7 +143,10 @@ def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
 
 
 def _is_incomplete(data: bytes, start: int) -> bool:
-    """Whether the file ends within a record whose length field is plausible."""
+    """Whether the file ends within the record at `start`, which was not written completely.
+
+    If the record is whole except that its length field was changed, it is not incomplete.
+    """
     if not RECORD_MAGIC.startswith(data[start : start + len(RECORD_MAGIC)]):
         return False
     if len(data) - start < _RECORD.size:
@@ -192,7 +200,7 @@ def _whole_record(data: bytes, start: int) -> tuple[tuple[Entry, ...], int] | No
 
 
 def _record_length(data: bytes, start: int) -> int:
-    """The length of the record at `start`, or 0 if there is no intact one."""
+    """Return the length of the record at `start`; 0 if no intact record begins there."""
     if len(data) - start < _RECORD.size:
         return 0
     magic, crc, size, offset, _, _ = _RECORD.unpack_from(data, start)
@@ -203,7 +211,7 @@ def _record_length(data: bytes, start: int) -> int:
 
 
 def _proved(data: bytes, start: int) -> int:
-    """Return the largest durable end stated by the intact records from `start` on."""
+    """Return the largest durable end that an intact record at `start` or later gives."""
     proved, place = 0, data.find(RECORD_MAGIC, start)
     while place >= 0:
         if _record_length(data, place):

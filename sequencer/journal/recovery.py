@@ -1,4 +1,4 @@
-"""Recovery: reads a state directory at the start and detects what is missing or damaged."""
+"""Recovery: reads a state directory when a node starts, and detects missing or damaged files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sequencer.raft.consensus import Ballot, Entry, Snapshot
 from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 
 SNAPSHOT_NAME: Final = "snapshot"
-LOG_BYTES_MAX: Final = 4 << 30  # weeks without a snapshot
+LOG_BYTES_MAX: Final = 4 << 30  # reached only after weeks without a snapshot
 _LATE: Final = (
     "it acknowledged entries before they were synced (lose_confirmed_on_power_cut), and its "
     "machine has started again since: what it lacks is not known"
@@ -34,8 +34,8 @@ class Recovered:
         snapshot: the newest snapshot, or None.
         entries: the entries after the snapshot.
         scan: what the file of entries holds.
-        is_behind: whether the log does not reach the snapshot: the node died before a received
-            snapshot could replace the log.
+        is_behind: whether the log lacks the snapshot's last entry, because the node died before a
+            received snapshot could replace the log.
     """
 
     ballot: Ballot
@@ -60,7 +60,7 @@ def recover(disk: Disk, path: str, identity: StateIdentity, boot: str) -> Recove
     if may_have_lost(disk, path, boot):
         raise Damaged(_LATE)
     stored = read_boot(disk, path)
-    # whether a torn write is impossible; assumed if the stored boot id is damaged
+    # whether no write can be torn; assumed if the stored boot id is damaged
     is_same_boot = stored is None or (bool(boot) and boot == stored)
     snapshot = _read_snapshot(disk, path)
     found = _read_log(disk, path, identity, is_same_boot)
@@ -111,7 +111,11 @@ def _read_log(disk: Disk, path: str, identity: StateIdentity, is_same_boot: bool
 
 
 def _after(snapshot: Snapshot | None, log: RecordScan) -> list[Entry] | None:
-    """The entries after the snapshot; None if the log does not hold the snapshot's last entry."""
+    """Return the entries after the snapshot; None if the log lacks the snapshot's last entry.
+
+    Raises:
+        Damaged: the snapshot is missing, or is older than the start of the log.
+    """
     base, base_term = (log.header.base_index, log.header.base_term) if log.header else (0, 0)
     if snapshot is None:
         if base:

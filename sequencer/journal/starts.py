@@ -1,9 +1,10 @@
 """Starts: the files that distinguish the newest copy of a state directory from an older one.
 
-`starts` holds this node's own starts, and is synced before the node sends anything. `remembered`
-holds what this node remembers of the other nodes, `departed` the names of removed nodes, and
-`listed` those of the last members. Each file is one line of JSON and its checksum. `starts` is kept
-twice, because a node that cannot name its starts counts as an older copy of itself.
+The file `starts` holds this node's own starts, and is synced before the node sends anything. It is
+kept twice, because a node that cannot name its starts counts as an older copy of itself.
+`remembered` holds what this node remembers of the other nodes, `departed` the names of removed
+nodes, and `listed` the members by the last decided configuration. Each file is one line of JSON and
+its checksum.
 """
 
 import json
@@ -19,20 +20,20 @@ STARTS_NAMES: Final = ("starts", "starts.copy")
 REMEMBERED_NAME: Final = "remembered"
 DEPARTED_NAME: Final = "departed"
 LISTED_NAME: Final = "listed"
-NONCE_END: Final = 1 << 63  # nonces are smaller
+NONCE_END: Final = 1 << 63  # all nonces are less
 FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
 _DEPARTED_MAX: Final = 800  # names of 63 bytes, in JSON: 53 KB
 
-Memories = Mapping[str, Sequence[Memory]]  # by node, the oldest incarnation first
+Memories = Mapping[str, Sequence[Memory]]  # for each node, the oldest incarnation first
 
 
 def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
-    """Record one more start durably; return the claim with which the node introduces itself.
+    """Record one more start durably; return the claim that the node sends to the others.
 
     Args:
         disk: the disk.
         path: the state directory.
-        state: what was recovered from it.
+        state: the state recovered from that directory.
         nonce: a random number, at least 1 and less than `NONCE_END`.
     """
     chain = _read_chain(disk, path, state.incarnation).extended(nonce)
@@ -69,12 +70,15 @@ def write_memories(disk: Disk, path: str, memories: Memories) -> None:
 
 
 def read_departed(disk: Disk, path: str) -> list[str]:
-    """The names of removed nodes; none if the file is missing or damaged."""
+    """Return the names of removed nodes; none if the file is missing or damaged."""
     return list(_read(disk, path, DEPARTED_NAME) or ())
 
 
 def read_listed(disk: Disk, path: str) -> tuple[int, list[str]]:
-    """The members that were stored last, after their entry's index; none if that is unreadable."""
+    """Return the index of the entry that made the last stored configuration, and its members.
+
+    Return 0 and no members if the file is missing or damaged.
+    """
     index, *names = _read(disk, path, LISTED_NAME) or (0,)
     return index, names
 
@@ -82,16 +86,23 @@ def read_listed(disk: Disk, path: str) -> tuple[int, list[str]]:
 def write_departed(
     disk: Disk, path: str, departed: Sequence[str], listed: tuple[int, Sequence[str]]
 ) -> None:
-    """Store the names of removed nodes durably, of more than 800 the last 800, then the members."""
+    """Store the names of removed nodes durably, then the members.
+
+    Args:
+        disk: the disk.
+        path: the state directory.
+        departed: the names of removed nodes; only the last 800 are stored.
+        listed: the index of the entry that made the configuration, and its members.
+    """
     _write(disk, path, DEPARTED_NAME, departed[-_DEPARTED_MAX:])
     _write(disk, path, LISTED_NAME, [listed[0], *listed[1]])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
-    """Return the starts recorded so far, from whichever of the two files has more.
+    """Return the starts recorded so far, from the one of the two files that has more.
 
-    Empty if both files are missing, damaged, or of another incarnation. After a crash between the
-    two writes, one file lacks the last start, which no other node has heard of.
+    Return an empty chain if each file is missing, damaged, or of another incarnation. After a crash
+    between the two writes, one file lacks the last start, but no other node knows of that start.
     """
     found = [_read(disk, path, name) for name in STARTS_NAMES]
     chains = [
