@@ -1,4 +1,4 @@
-"""Journal records: the encoding of the log on disk, and how a torn end is told from damage.
+"""Journal records: the encoding of the log on disk, and how a torn end differs from damage.
 
 Little endian. A file is a header, then records. Header: magic with version 8 bytes, CRC-32 of the
 rest of the header u32, directory id u64, generation u32, base index u64, base term u64. Record:

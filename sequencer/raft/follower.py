@@ -105,7 +105,7 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
 
 
 def forked_at(core: Core, message: AppendEntries) -> int:
-    """Return the first entry committed here that the message shows to differ; 0 if none does.
+    """Return the index of the first entry committed here that differs in the message; 0 if none.
 
     Entries that were committed in earlier terms are in every later leader's log. If one differs
     there, a majority has lost it: nodes were restored from older copies, or disks lost what they

@@ -15,7 +15,7 @@ from sequencer.raft.consensus import (
 
 # A member's seat holds this plus an incarnation once the copy with that incarnation is suspended:
 # that copy never counts again, and no other copy of the member counts yet. Up to version 0.1, the
-# seat held 2**62 - 1 whichever copy was suspended. Now only the largest incarnation gives that sum.
+# seat held 2**62 - 1 whichever copy was suspended; only the largest incarnation gives that sum now.
 _SUSPENDED: Final = INCARNATION_END
 
 
@@ -77,8 +77,8 @@ class Roster:
         now: the configuration as of the last entry of the log.
         voters: the members that vote, including suspended ones.
         majority: how many voters a quorum needs.
-        suspended: each copy that is suspended now, or was in an earlier configuration held here:
-            its name, and its incarnation as `suspended` returns it.
+        suspended: each copy that is suspended now, or was in an earlier configuration held here.
+            It is a member's name and the value that `suspended` returned for the copy.
     """
 
     __slots__ = ("_history", "majority", "now", "suspended", "voters")
