@@ -172,8 +172,8 @@ class Leader:
     def needed(self, index: int) -> int:
         """Return the index up to which the log may drop its entries; at most `index`.
 
-        A live peer that is receiving a snapshot needs the entries after it next; without them, it
-        would need another snapshot.
+        A live peer that is receiving a snapshot needs the entries after that snapshot; without
+        them, it would need another one.
         """
         sending = [
             peer.snapshot.index
