@@ -37,12 +37,12 @@ class TimedCheck(ColumnsCheck):
     is_on = True
     spent_s = 0.0
 
-    def look(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
+    def check(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
         """Check as always, or not at all."""
         if not TimedCheck.is_on:
             return Verdict(None, ())
         began_s = time.thread_time()
-        found = super().look(data, headers)
+        found = super().check(data, headers)
         TimedCheck.spent_s += time.thread_time() - began_s
         return found
 

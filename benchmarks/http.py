@@ -91,7 +91,7 @@ def _rendered() -> tuple[Times, tuple[float, float, float], Times, float]:
         node.start()
         site = NodeSite(node, RecentEvents())
         try:
-            node.periodic_sampler.look()
+            node.periodic_sampler.take_sample()
             node.periodic_sampler.sample = _crowded(node.periodic_sampler.sample)
             registry = CollectorRegistry(auto_describe=False)
             registry.register(SiteCollector(site))

@@ -119,7 +119,7 @@ class BenchHost:
         """They may be written."""
         return ""
 
-    def settle(self) -> None:
+    def handle_appends(self) -> None:
         """Its inboxes sync by themselves."""
 
     def feed(self, _wake: Bell) -> Any:

@@ -122,7 +122,7 @@ class Host(Protocol):
     def is_first(self) -> bool:
         """Whether this node merges before the others, so that publishers wait for its reply."""
 
-    def settle(self) -> None:
+    def handle_appends(self) -> None:
         """Record that a connection has appended everything that had arrived.
 
         The host may sync the bytes, and act on the sync, before this returns.

@@ -20,6 +20,6 @@ class Traffic:
         self.messages += messages
         self.frames += frames
 
-    def take(self, other: "Traffic") -> None:
+    def add_from(self, other: "Traffic") -> None:
         """Add another object's counts."""
         self.add(other.bytes, other.messages, other.frames)

@@ -109,10 +109,10 @@ class Member:
         """Whether there is no other member; safe from any thread."""
         return not self.engine.members.keys() - {self.name}
 
-    def hold(self, session: str, end: Position) -> None:
+    def record_durable(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
-        self.holdings.hold(session, end)
-        self.execution.copies.hold(session)
+        self.holdings.record_durable(session, end)
+        self.execution.copies.record_growth(session)
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
@@ -120,7 +120,7 @@ class Member:
         self.executor.lose(session)
         self.proposals.forget(session)
         self.execution.copies.lose(session)
-        self.hold(session, START)
+        self.record_durable(session, START)
 
     def hear(self, sender: str, data: bytes) -> None:
         """Handle another node's message; a `PeerError` leaves everything unchanged.
@@ -142,9 +142,9 @@ class Member:
             raise
 
     def _take(self, kind: bytes, sender: str, body: bytes) -> None:
-        self.membership.note(sender)
+        self.membership.record_heard(sender)
         if kind == _MEMBERS:
-            self.membership.take(sender, body)
+            self.membership.receive(sender, body)
             return
         self.membership.demand(sender)
         if kind == _HOLDINGS:
@@ -276,7 +276,7 @@ class Member:
             if len(ready.committed) > len(settled):
                 self._take_committed(ready.committed[len(settled) :])
         if ready.reads:
-            self.reads.take(ready.reads)
+            self.reads.record(ready.reads)
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
@@ -316,7 +316,7 @@ class Member:
             self.transmit(member, _HELLO + self.restart_check.hello(member))
 
     def _take_hello(self, sender: str, body: bytes) -> None:
-        if self.restart_check.take(sender, body):
+        if self.restart_check.receive(sender, body):
             self.transmit(sender, _HELLO + self.restart_check.hello(sender))
         if self.restart_check.finding and not self._took_part():
             self._journal.disown(self.restart_check.finding)

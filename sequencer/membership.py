@@ -167,7 +167,7 @@ class Membership:
         decided = change.now if change.index else {self._name: Seat(FOUNDER)}
         return _PLACE.pack(change.term, change.index) + pack_configuration(decided)
 
-    def take(self, sender: str, body: bytes) -> None:
+    def receive(self, sender: str, body: bytes) -> None:
         """Handle another node's announcement.
 
         Raises:
@@ -217,7 +217,7 @@ class Membership:
             return leader in {"", sender} or not self._is_known(leader)
         return self.doors.is_open and not leader
 
-    def note(self, sender: str) -> None:
+    def record_heard(self, sender: str) -> None:
         """Record that a node was heard from."""
         if sender in self.doors.voters or self._is_known(sender):
             self._heard[sender] = self.restart_check.ticks

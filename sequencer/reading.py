@@ -15,9 +15,9 @@ class LatestReads:
     leads; a state that has executed up to the leader's commit index is then the latest. A follower
     asks the leader for that index and reads its own state.
 
-    Threads: The thread that drives the engine calls `ask` and `take`, and sets the index of a read;
-        any thread may call the rest. `_tickets` and `waiting` are changed by single operations on
-        one ticket, which only its reader uses.
+    Threads: The thread that drives the engine calls `ask` and `record`, and sets the index of a
+        read; any thread may call the rest. `_tickets` and `waiting` are changed by single
+        operations on one ticket, which only its reader uses.
 
     Attributes:
         waiting: the reads that may be waiting for other nodes, by ticket.
@@ -50,7 +50,7 @@ class LatestReads:
         if self._engine.leader and ticket in self.waiting:
             self._engine.read_index(ticket)
 
-    def take(self, reads: Iterable[Read]) -> None:
+    def record(self, reads: Iterable[Read]) -> None:
         """Record the confirmed reads of a `Ready`."""
         for read in reads:
             if (waiting := self.waiting.get(read.ticket)) is not None:

@@ -192,7 +192,7 @@ class Dialogue:
 
     def __init__(
         self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
-        rank=None, later_s=None, start="", clock=time.monotonic, settle=lambda: None,
+        rank=None, later_s=None, start="", clock=time.monotonic, handle_appends=lambda: None,
         needed=False,
     ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
@@ -208,7 +208,7 @@ class Dialogue:
         self.schedule = AckSchedule(NoWake(), patience_s, rank, later_s=later_s, clock=clock)
         self.loop = SimpleNamespace(is_own_thread=True)
         self.sink = SinkConnection(
-            self.sink_pipe, self.schedule, self.claim, settle=settle,
+            self.sink_pipe, self.schedule, self.claim, handle_appends=handle_appends,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))), start=start,
             loop=self.loop,

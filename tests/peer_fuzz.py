@@ -62,7 +62,7 @@ def fuzz_greeting(chance: Random) -> bool:
     """Read any greeting; only `PeerError` may be raised, and it must be possible to answer it."""
     restart_check = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
-        restart_check.take("n2", bytes(mutated(chance, GREETING)))
+        restart_check.receive("n2", bytes(mutated(chance, GREETING)))
     except PeerError:
         return False
     restart_check.hello("n2")
@@ -88,7 +88,7 @@ def fuzz_announcement(chance: Random) -> bool:
     membership.tick()
     try:
         data = PLACE + pack_configuration(SEATS)
-        membership.take(chance.choice(["n2", "n4"]), bytes(mutated(chance, data)))
+        membership.receive(chance.choice(["n2", "n4"]), bytes(mutated(chance, data)))
     except PeerError:
         return False
     membership.announcement()

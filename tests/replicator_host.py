@@ -124,7 +124,7 @@ class DiskHost:
             inbox.peer, inbox.wake = peer, wake
             return inbox
 
-    def settle(self):
+    def handle_appends(self):
         pass
 
     def feed(self, wake, *, relays):

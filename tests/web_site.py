@@ -83,7 +83,7 @@ class ShownNode(Port):
         publisher = self.cluster.publisher(session)
         publisher.publish_many([b"x" * 100] * count)
         publisher.flush("merged", 60)
-        self.node.periodic_sampler.look()
+        self.node.periodic_sampler.take_sample()
 
     def stop(self):
         """End the cluster."""
@@ -109,7 +109,7 @@ class ShownProcess(Port):
     def look(self):
         """Take a sample of every stream."""
         for node in self.nodes.values():
-            node.periodic_sampler.look()
+            node.periodic_sampler.take_sample()
 
     def stop(self):
         """End the process's streams."""
@@ -162,9 +162,9 @@ def sampled(node, sample):
     """
     periodic = node.periodic_sampler
     sampler, periodic.sampler = periodic.sampler, SimpleNamespace(sample=lambda: sample)
-    periodic.look()  # after one that is under way
+    periodic.take_sample()  # after one that is under way
     try:
         yield
     finally:
         periodic.sampler = sampler
-        periodic.look()
+        periodic.take_sample()

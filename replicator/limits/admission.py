@@ -218,7 +218,7 @@ class Admission:
         now_s, most = self._clock(), self.limits.identity_sessions
         with self._lock:
             sessions = self._account(_holder(identity)).sessions
-            if not sessions.claim(session, most, now_s):
+            if not sessions.admit(session, most, now_s):
                 words = f"{identity.name!r} pushes {len(sessions.claimed_s)} sessions a day already"
                 raise Refused("sessions", f"{words}; identity_sessions allows no more")
 

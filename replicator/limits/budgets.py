@@ -32,11 +32,11 @@ class DaySessions:
 
     claimed_s: dict[str, float] = field(default_factory=dict)  # when each was claimed last
 
-    def claim(self, session: str, most: int, now_s: float) -> bool:
+    def admit(self, session: str, most: int, now_s: float) -> bool:
         """Count a session; return False, without counting it, if it would be one more than `most`.
 
         >>> sessions = DaySessions()
-        >>> [sessions.claim(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]
+        >>> [sessions.admit(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]
         [True, False, True]
         """
         claimed_s = self.claimed_s

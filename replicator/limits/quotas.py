@@ -85,7 +85,7 @@ class Quotas:
         quota = self.quota(publisher)
         sessions, now_s = self._account(publisher, quota).sessions, self._clock()
         most = len(sessions.claimed_s) + 1 if quota.sessions is None else quota.sessions
-        if not sessions.claim(session, most, now_s):
+        if not sessions.admit(session, most, now_s):
             words = f"{publisher!r} pushes {len(sessions.claimed_s)} sessions a day already"
             raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
 

@@ -402,7 +402,7 @@ class PullClient:
     def follow(self) -> None:
         """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
         if (follower := self._follower) is not None:
-            follower.look()
+            follower.apply_soon()
 
     def _follow(self, nodes: Sequence[Address]) -> None:
         """Pull from these nodes from now on, and leave a node that is not among them."""

@@ -162,7 +162,7 @@ class Mirror:
         """Refuse: nothing is pushed to a copy."""
         raise Refused("role", "this is a mirror, which takes no sessions; push to a node")
 
-    def settle(self) -> None:
+    def handle_appends(self) -> None:
         """Do nothing: nothing is pushed here."""
 
     def why_no_headers(self) -> str:

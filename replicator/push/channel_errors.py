@@ -16,7 +16,7 @@ class ChannelErrors:
     Threads: the loop calls all methods; any thread may call `get` and `code`.
 
     Attributes:
-        is_clean: whether no failure is recorded, so `progressed` and `note` would clear nothing.
+        is_clean: whether no failure is recorded, so `progressed` and `record` would clear nothing.
     """
 
     def __init__(self, node: str) -> None:
@@ -47,7 +47,7 @@ class ChannelErrors:
             self._complaints[session] = found
         found.say(str(why), why.code)
 
-    def note(self, session: str, reason: str) -> None:
+    def record(self, session: str, reason: str) -> None:
         """Record a problem that does not end the channel; "" clears it."""
         self._codes.pop(session, None)
         if reason:
@@ -68,7 +68,7 @@ class ChannelErrors:
 
     def forget(self, session: str) -> None:
         """Forget a session that is no longer shipped."""
-        self.note(session, "")
+        self.record(session, "")
         self._complaints.pop(session, None)
         self._retry_at_s.pop(session, None)
 

@@ -126,12 +126,12 @@ class PushClient:
     def follow(self) -> None:
         """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
         if (follower := self._follower) is not None:
-            follower.look()
+            follower.apply_soon()
 
     def _connection(self, node: Address, contexts: Contexts) -> PushConnection:
         destination = Destination([node], contexts, PUSH, self._book.stream)
         return PushConnection(
-            destination, self._book, self._gather, self._headers.take, sealed=self._count
+            destination, self._book, self._gather, self._headers.record, sealed=self._count
         )
 
     def _count(self) -> None:
@@ -163,7 +163,7 @@ class PushClient:
             before[name].dialer.stop()
         for connection in begun.values():
             connection.dialer.start(loop)
-        self._watcher.look()
+        self._watcher.check_soon()
 
     def ship(self, session: str, heard: Callable[[], None] = lambda: None) -> None:
         """Also ship this session from now on; only for a client that ships chosen sessions.
@@ -196,7 +196,7 @@ class PushClient:
 
         def do() -> None:
             change()
-            self._watcher.look()
+            self._watcher.check_soon()
             for connection in self._connections:
                 connection.dialer.set()
 

@@ -35,7 +35,7 @@ class ShippedSessions(Protocol):
     Any thread may call any method.
     """
 
-    look_s: float | None  # how often to check all sessions; None if `look` is called instead
+    look_s: float | None  # how often to check all sessions; None if `check_soon` is called instead
 
     def is_wanted(self) -> bool:
         """Whether a connection is needed at all; if not, it is closed."""
@@ -58,7 +58,7 @@ class ShippedSessions(Protocol):
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Record an acknowledgement of the log with the id `log`; return whether it is news."""
 
-    def note(self, session: str, *, whole: bool) -> None:
+    def save(self, session: str, *, whole: bool) -> None:
         """Save what was acknowledged; `OSError` if that fails.
 
         Args:
@@ -126,7 +126,7 @@ class PushConnection:
             self._hints.add(session)  # else it is retried when all are looked at
             self.dialer.set()
 
-    def look(self, *, urgent: bool = True) -> None:
+    def check_soon(self, *, urgent: bool = True) -> None:
         """Have all sessions checked soon; `urgent` if some have probably changed, or are new."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
@@ -325,12 +325,14 @@ class PushConnection:
     def _note(self, session: str, *, whole: bool) -> None:
         """Save the confirmations for the publisher; a failure is retried at the next check."""
         try:
-            self._book.note(session, whole=whole)
+            self._book.save(session, whole=whole)
         except OSError as error:
-            self._errors.note(session, f"what the node confirmed cannot be noted: {spoken(error)}")
+            self._errors.record(
+                session, f"what the node confirmed cannot be noted: {spoken(error)}"
+            )
         else:
             if not self._errors.is_clean:
-                self._errors.note(session, "")
+                self._errors.record(session, "")
 
     def _note_whole(self, session: str, channel: SourceChannel) -> None:
         """Save all confirmations, unless the session's directory was restored from a backup.

@@ -26,16 +26,16 @@ class HeadersNews:
             if self._file.read():
                 self._file.remove()
 
-    def take(self, node: str, why_not: str) -> None:
+    def record(self, node: str, why_not: str) -> None:
         """Record and save why a node does not allow headers; "" if it does.
 
-        If the disk fails, the next `note` saves the answer.
+        If the disk fails, the next `save` saves the answer.
         """
         self._said[node] = why_not
         with suppress(OSError):
-            self.note()
+            self.save()
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Save the nodes' answer if it has changed; `OSError` if that fails."""
         if not self._said:
             return

@@ -161,7 +161,7 @@ class SessionProgress:
             self._release()
             return self.known.released
 
-    def take(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
+    def record(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
         """Record a node's acknowledgement; return whether it says anything new.
 
         Args:
@@ -232,7 +232,7 @@ class SessionProgress:
         self.known = self._noted = self._file.read()
         self._reached = {}
 
-    def note(self, *, whole: bool = True) -> None:
+    def save(self, *, whole: bool = True) -> None:
         """Save new confirmations; after an `OSError` the next call tries again.
 
         Args:

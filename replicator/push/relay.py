@@ -95,7 +95,7 @@ class RequestedSessions:
         self._needed_s[session] = self._clock()
         return True
 
-    def note(self, session: str, *, whole: bool) -> None:
+    def save(self, session: str, *, whole: bool) -> None:
         """Write nothing: the publisher gets its confirmations from the node that it pushes to."""
 
     def rest(self, session: str) -> None:

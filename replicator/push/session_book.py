@@ -171,15 +171,15 @@ class SessionBook:
         """Record a node's acknowledgement of a log; return whether it says anything new."""
         if self._followed is not None and node not in self._followed:
             return False  # it was removed meanwhile
-        return self.progress(session).take(node, ack, log, self.holder(node))
+        return self.progress(session).record(node, ack, log, self.holder(node))
 
-    def note(self, session: str, *, whole: bool) -> None:
+    def save(self, session: str, *, whole: bool) -> None:
         """Save a session's confirmations for its publisher.
 
         Raises:
             OSError: they could not be saved.
         """
-        self.progress(session).note(whole=whole)
+        self.progress(session).save(whole=whole)
         if not whole and (heard := self._chosen.get(session)) is not None:
             heard()
 

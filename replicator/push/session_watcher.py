@@ -76,7 +76,7 @@ class SessionWatcher:
         if self._loop is not None:
             self._loop.call(partial(self._end, self._loop))
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check soon which sessions there are, because the set has changed. Called in the loop."""
         self._sweep_at_s = 0.0
         if self._loop is not None:
@@ -88,7 +88,7 @@ class SessionWatcher:
             self._watch_no_more(self._watch, session)
         self._announcing.discard(session)
         self._due.discard(session)
-        self._gathered.take(session)
+        self._gathered.pop(session)
 
     def _heard(self, name: str, news: News, /) -> None:
         """Keep a session's new frame in memory, and have the loop announce that it has grown."""
@@ -134,7 +134,7 @@ class SessionWatcher:
         for name in due:
             if self._watch is not None:  # a publisher may have been opened or closed here
                 self._watch_one(self._watch, name)
-            frame, self._announced_s = self._gathered.take(name), time.monotonic()
+            frame, self._announced_s = self._gathered.pop(name), time.monotonic()
             for connection in connections:
                 connection.offer(name, frame)
         loop.deadlines.set(self, self._sweep_at_s)
@@ -143,12 +143,12 @@ class SessionWatcher:
         watch = self._watch or self._open(loop)
         has_events = watch.fileno() >= 0
         with suppress(OSError):  # it is written at the next look
-            self._headers.note()
+            self._headers.save()
         for name in self._book.names():  # before the connections look, so that nothing is missed
             self._watch_one(watch, name)
         is_urgent, self._is_lacking = self._is_lacking or not has_events, False
         for connection in self._connections:
-            connection.look(urgent=is_urgent)
+            connection.check_soon(urgent=is_urgent)
         self._sweep_at_s = now_s + (_SWEEP_S if has_events else _SWEEP_ONLY_S)
 
     def _open(self, loop: EventLoop) -> Watch:

@@ -156,7 +156,7 @@ class Scrub:
             return retry
         if self._todo:
             place = self._todo.popleft()
-            self._record.note(*place)
+            self._record.record(*place)
             return place
         if self._todo is not None:
             self._end_round(now_s)

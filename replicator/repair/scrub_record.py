@@ -31,7 +31,7 @@ class ScrubRecord:
         """Return the file at which this round continues in the log in `directory`."""
         return self._next if directory == self._directory else START
 
-    def note(self, directory: str, file: Position) -> None:
+    def record(self, directory: str, file: Position) -> None:
         """Record that a file is about to be read."""
         if directory == self._directory:
             self._next = file

@@ -123,7 +123,7 @@ class ServerRecord:
         if client not in known.here:
             return
         sent = replace(known.sent)
-        sent.take(client.sent)
+        sent.add_from(client.sent)
         here = tuple(each for each in known.here if each is not client)
         self._known = _Known(here, (*known.left, client.view(now_ns))[-_LEFT_MAX:], sent)
         lasted_s = (now_ns - client.began_ns) / 1e9
@@ -150,5 +150,5 @@ class ServerRecord:
         """Return what was sent to all clients since the start."""
         known, total = self._known, Traffic()
         for each in (known.sent, *(client.sent for client in known.here)):
-            total.take(each)
+            total.add_from(each)
         return total

@@ -430,7 +430,7 @@ class Server:
         # Not for a node: it has accepted what it relays, which may already have been merged.
         columns = None if peer.is_node else self._columns
         return SinkConnection(
-            link, schedule, claim, columns=columns, settle=host.settle,
+            link, schedule, claim, columns=columns, handle_appends=host.handle_appends,
             refused=lambda why: self._tell(served.record.refuse, why.code),
             headers=None if peer.is_node else host.why_no_headers, heard=served.hears,
             loop=self._loop,

@@ -41,7 +41,7 @@ class ChannelBell:
     def set(self) -> None:
         """Acknowledge the channel, or wake the connection to do so."""
         schedule = self._schedule
-        if not schedule.note(self._channel) or schedule.is_woken:
+        if not schedule.add_news(self._channel) or schedule.is_woken:
             return
         if self._acknowledge(self._channel):
             return
@@ -52,13 +52,14 @@ class ChannelBell:
 class AckSchedule:
     """AckSchedule: delays acknowledgements briefly, so that one replaces several.
 
-    Threads: `note` may be called from any thread; everything else by the thread that has the
+    Threads: `add_news` may be called from any thread; everything else by the thread that has the
         connection (see `SinkConnection`). `_news` and `_expected` are sets to which one side adds
-        and from which the other removes; both operations are atomic. `note` removes a channel from
-        `_expected` before it tests whether `_waiting` has the channel, and `due` reads `_expected`
-        last, so at least one of the two methods sees what the other has done. A thread sets
-        `is_woken` after it has noted its news and before it wakes the connection, and `look` clears
-        it before the news is read. So a thread that finds it set need not wake the connection.
+        and from which the other removes; both operations are atomic. `add_news` removes a channel
+        from `_expected` before it tests whether `_waiting` has the channel, and `due` reads
+        `_expected` last, so at least one of the two methods sees what the other has done. A thread
+        sets `is_woken` after it has added its news and before it wakes the connection, and `check`
+        clears it before the news is read. So a thread that finds it set need not wake the
+        connection.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class AckSchedule:
             clock: a monotonic clock, in seconds.
         """
         self.wake = wake
-        self.is_woken = False  # woken, and has not called `look` since
+        self.is_woken = False  # woken, and has not called `check` since
         self.pause_s = _NEVER_S  # until something is due, as of the last call of `due`
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
@@ -95,12 +96,12 @@ class AckSchedule:
         self._expected: set[int] = set()  # of these, those without news so far
         self._overdue: set[int] = set()  # those that had no news when they were due
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Return whether something must be acknowledged; for the connection's own thread."""
         self.is_woken = False  # first: news from now on wakes it again
         return bool(self._news or self._waiting)
 
-    def note(self, channel: int) -> bool:
+    def add_news(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
         self._expected.discard(channel)
         if channel in self._waiting and self._host is not None and not self._host.is_first:
@@ -127,7 +128,7 @@ class AckSchedule:
         while self._news:
             channel = self._news.pop()
             found = channels.get(channel)
-            if found is None or self.take(found):
+            if found is None or self.remove_if_due(found):
                 self._waiting.pop(channel, None)
                 due.append(channel)
             else:
@@ -147,7 +148,7 @@ class AckSchedule:
         self.pause_s = next_s - now_s
         return due
 
-    def take(self, channel: SinkChannel) -> bool:
+    def remove_if_due(self, channel: SinkChannel) -> bool:
         """Unschedule a channel that is to be acknowledged now; return False if it must wait."""
         if self._patience_s:
             reached = channel.inbox.confirmations

@@ -115,12 +115,12 @@ class SinkChannel:
         if columns is not None:
             if columns.late.poisoned:
                 columns.late.demand_sound(appender)
-            poison, skipped = columns.look(payload, headers)
+            poison, skipped = columns.check(payload, headers)
             if poison is not None:
                 self._end_before(payload, *poison)
         appender.append((payload,), headers, after)
         if skipped and columns is not None:
-            columns.late.note(appender, skipped)
+            columns.late.record(appender, skipped)
         self.inbox.traffic.add(len(payload), messages, len(headers))
         self.inbox.written()
         return True

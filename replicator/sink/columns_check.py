@@ -58,9 +58,9 @@ class ColumnsCheck:
         self._lock = threading.Lock()
         self._left = float(burst_bytes)
         self._filled_s = clock()
-        self.late = LateCheck(self.take)
+        self.late = LateCheck(self.charge)
 
-    def look(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
+    def check(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
         """Check that frames can be decoded, as far as the budget allows.
 
         Args:
@@ -71,7 +71,7 @@ class ColumnsCheck:
         for header in headers:
             if header.kind == _MESSAGES:
                 begin = offset + HEADER_BYTES
-                if header.codec != _PLAIN and not self.take(header.raw_length):
+                if header.codec != _PLAIN and not self.charge(header.raw_length):
                     skipped.append(Position(header.position))
                 else:
                     try:
@@ -81,8 +81,8 @@ class ColumnsCheck:
             offset += header.size
         return Verdict(None, skipped) if skipped else _SOUND
 
-    def take(self, count: int) -> bool:
-        """Take `count` bytes from the budget for decompression; False if fewer are left."""
+    def charge(self, count: int) -> bool:
+        """Charge `count` bytes to the budget for decompression; False if fewer are left."""
         with self._lock:
             now_s = self._clock()
             self._left += self._bytes_s * (now_s - self._filled_s)

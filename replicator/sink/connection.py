@@ -83,7 +83,7 @@ class SinkConnection:
         claim: Claim,
         *,
         columns: ColumnsCheck | None = None,
-        settle: Callable[[], None] = lambda: None,
+        handle_appends: Callable[[], None] = lambda: None,
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
@@ -99,7 +99,7 @@ class SinkConnection:
             schedule: when to acknowledge; it wakes the link.
             claim: returns the inbox for a log that the source offers, or raises `Refused`.
             columns: checks that messages can be decoded; None if a node has checked the log.
-            settle: called when everything that had arrived has been appended.
+            handle_appends: called when everything that had arrived has been appended.
             caught_up: called when the source has nothing more to send.
             refused: called with the reason when a channel has ended.
             start: where a reader's empty copy is to begin; "" for the oldest file. None for copies
@@ -119,7 +119,7 @@ class SinkConnection:
         self._schedule = schedule
         self._claim = claim
         self._columns = columns
-        self._settle = settle
+        self._handle_appends = handle_appends
         self._caught_up = caught_up
         self._refused = refused
         self._start = start
@@ -131,7 +131,7 @@ class SinkConnection:
         self.pause_s = _IDLE_S
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # number of the last opened channel
-        self._has_written = False  # whether bytes were appended since the last `settle`
+        self._has_written = False  # whether bytes were appended since the last `handle_appends`
         self._last_codes: dict[str, str] = {}  # last refusal's code by log, to log it once
 
     def turn(self) -> None:
@@ -149,11 +149,11 @@ class SinkConnection:
             link, schedule = self._link, self._schedule
             if self._headers is not None and self._headers_told != "":
                 self._tell_headers(self._headers)
-            self._settle_written()
+            self._report_appends()
             link.beat()  # first: posted bytes must be sent before there is room for more
             self.pause_s = _ASK_S if self._headers_told and self._asks_soon() else _IDLE_S
             # What is left aside is done first: a peer that has hung up takes no acknowledgement.
-            if self.aside is None and schedule.look():
+            if self.aside is None and schedule.check():
                 if link.has_left:
                     self.pause_s = _NO_ROOM_S
                     return
@@ -179,10 +179,10 @@ class SinkConnection:
             if self.aside is not None:
                 break
 
-    def _settle_written(self) -> None:
+    def _report_appends(self) -> None:
         if self._has_written:
             self._has_written = False
-            self._settle()
+            self._handle_appends()
 
     def take_aside(self) -> None:
         """Do the work that `turn` left, on a thread that may wait for the disk.
@@ -208,7 +208,7 @@ class SinkConnection:
         channel, link = self._channels.get(number), self._link
         if channel is None or channel.inbox.leave is not None or link.has_left:
             return False
-        if not self._schedule.take(channel):
+        if not self._schedule.remove_if_due(channel):
             return False
         try:
             if (ack := channel.news()) is not None:
@@ -226,9 +226,9 @@ class SinkConnection:
         self._link.beat()
 
     def close(self) -> None:
-        """Release all logs; first call `settle` if bytes were appended since it was last called."""
+        """Release all logs; call `handle_appends` first if bytes were appended since then."""
         try:
-            self._settle_written()
+            self._report_appends()
         finally:
             while self._channels:
                 _, channel = self._channels.popitem()
@@ -300,7 +300,7 @@ class SinkConnection:
             return
         if not standing.end:
             self._link.charge(_BEGIN_MESSAGES)
-        self._schedule.note(number)
+        self._schedule.add_news(number)
         self._link.send(encode(standing))
 
     def _act(

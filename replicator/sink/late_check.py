@@ -83,7 +83,7 @@ class LateCheck:
         with self._lock:
             return frozenset(self._spans)
 
-    def note(self, log: Appender, skipped: Sequence[Position]) -> None:
+    def record(self, log: Appender, skipped: Sequence[Position]) -> None:
         """Record which frames, now in the copy, were accepted unchecked."""
         if not skipped:
             return

@@ -279,7 +279,7 @@ class SourceChannel:
         if is_dropped(self.log.manifest, end.file):
             words = f"the sink ends at {end}, in a file that was dropped here"
             raise self._refused(Difference("diverged", words))
-        return self.cursor_file.note(end)
+        return self.cursor_file.record_end(end)
 
     def _log_end(self) -> Position:
         self.log.refresh()

@@ -78,7 +78,7 @@ class CursorFile:
             return self.following(start)
         return self._entered(lambda: self.following(start))
 
-    def note(self, end: Position) -> Position:
+    def record_end(self, end: Position) -> Position:
         """Record that the sink's copy ends at `end`, to keep the file there; return `end`."""
         if self._is_own:
             with sending(self._log.path) as mark:

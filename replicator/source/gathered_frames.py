@@ -34,7 +34,7 @@ class GatheredFrames:
             else:
                 self._frames[session] = []
 
-    def take(self, session: str) -> WrittenFrame | None:
+    def pop(self, session: str) -> WrittenFrame | None:
         """Return a session's frames joined; None if any is missing, or the total is too large."""
         # A thread in `add` may still append to the list, so check and join a copy.
         frames = tuple(self._frames.pop(session, ()))

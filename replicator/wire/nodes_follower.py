@@ -16,7 +16,7 @@ from rt.net.loop.timer import Aside, Timer
 class NodesFollower:
     """NodesFollower: asks regularly for the members, in the turns of a client's event loop.
 
-    Threads: any thread may call `start`, `look` and `stop`; the loop calls the rest.
+    Threads: any thread may call `start`, `apply_soon` and `stop`; the loop calls the rest.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NodesFollower:
         self._timer = Timer(loop, self._turn, lambda _error: None)
         self._timer.set()
 
-    def look(self) -> None:
+    def apply_soon(self) -> None:
         """Use the nodes in `known` at once, for example after a configuration was reloaded."""
         if self._timer is not None:
             self._timer.set()
@@ -68,7 +68,7 @@ class NodesFollower:
             self._known.learn(self._contexts, self._roles)
 
     def _apply(self) -> None:
-        self._known.look()
+        self._known.refresh()
         if self._known.addresses != self._followed:
             self._followed = self._known.addresses
             self._follow(self._followed)

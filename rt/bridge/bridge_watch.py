@@ -74,7 +74,7 @@ class BridgeWatch:
         """Ask once and update `lag`, which holds any error; log the error if it is a new one."""
         error = ""
         try:
-            self._samples.take(self._ask, time.time_ns)
+            self._samples.sample(self._ask, time.time_ns)
         except (RtError, OSError) as failure:
             error = printable(spoken(failure))
         if error and error != self.lag.error:

@@ -45,7 +45,7 @@ class EndSamples:
         """The most messages that the reader can have lacked when the cluster was last asked."""
         return max(0, self.last.number - self.reached.number)
 
-    def take(
+    def sample(
         self, ask: Callable[[Fields], Fields], now_ns: Callable[[], int], here: Position = START
     ) -> None:
         """Ask the cluster for the latest end of its log; errors as for `ask`.

@@ -20,7 +20,7 @@ class PushWatch(SiteWatch):
     A session is stalled if it has bytes waiting and, for ten seconds, no node has synced more of it
     or reported that a majority holds more of it. A single node that is down stalls nothing.
 
-    Threads: as for `SiteWatch`; only `look` uses `_waits`, and replaces `status` and `_waiting` as
+    Threads: as for `SiteWatch`; only `check` uses `_waits`, and replaces `status` and `_waiting` as
         a whole.
     """
 
@@ -51,7 +51,7 @@ class PushWatch(SiteWatch):
         for each in self.status:
             by_session.setdefault(each.session, []).append(each)
             reached = max(each.durable, each.position if not each.connected else Position(0))
-            waiting[_name(each)] = self._waits.look(
+            waiting[_name(each)] = self._waits.update(
                 _name(each), reached=reached, end=_end(each), now_s=now_s
             )
         self._waits.keep(waiting.keys())

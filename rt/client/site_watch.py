@@ -23,10 +23,10 @@ class SiteWatch(ABC):
 
     A hop is one transfer: a session to the nodes, or the merged log to this machine.
 
-    Threads: any thread may call any method except `look`. One thread at a time calls `look`: first
-        the caller of `start`, then the thread that `start` creates, in `_turn`. `look` replaces
-        `stalled` and `at_s`; `_turn` replaces `at_s` and `_period_s`. Any thread may read these
-        three. Only `look` uses `_stalls`.
+    Threads: any thread may call any method except `check`. One thread at a time calls `check`:
+        first the caller of `start`, then the thread that `start` creates, in `_turn`. `check`
+        replaces `stalled` and `at_s`; `_turn` replaces `at_s` and `_period_s`. Any thread may read
+        these three. Only `check` uses `_stalls`.
     """
 
     def __init__(self, pause_s: float = PAUSE_S, stalled_s: float = STALLED_S) -> None:
@@ -53,7 +53,7 @@ class SiteWatch(ABC):
 
     def start(self) -> None:
         """Check once, then start the thread that checks regularly."""
-        self.look()
+        self.check()
         self._thread.start(self._period_s)
 
     def stop(self, wait_s: float | None = None) -> None:
@@ -65,10 +65,10 @@ class SiteWatch(ABC):
         late_s = time.monotonic() - self.at_s - self._period_s
         return f"progress was not checked for {duration_text(late_s)}" if late_s > STUCK_S else ""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once; log when the first hop stalls, and when no hop is stalled any more."""
         now_s = time.monotonic()
-        before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
+        before, self.stalled = self.stalled, self._stalls.update(now_s, self.progress())
         self.at_s = now_s
         if self.stalled and not before:
             name = max(self.stalled, key=lambda each: self.stalled[each])
@@ -89,7 +89,7 @@ class SiteWatch(ABC):
     def _turn(self) -> float:
         began_s = time.monotonic()
         try:
-            self.look()
+            self.check()
             self._complaint.reset()
         except (OSError, RtError) as error:
             self._complaint.say(spoken(error))

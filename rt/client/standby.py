@@ -215,7 +215,7 @@ class StateCarrier:
 
     def _look(self) -> None:
         self._follow_log()
-        self._samples.take(self._ask, self._now_ns, self._position())
+        self._samples.sample(self._ask, self._now_ns, self._position())
         if self._pending is None:
             asked_ns = self._now_ns()
             given = carried_state(self._ask({"do": "standby-state"}))

@@ -91,7 +91,7 @@ class StandbyReach:
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask each node once; a node that does not answer is left out."""
         found, errors = list[Position](), list[str]()
         for address in self._known.addresses:
@@ -108,5 +108,5 @@ class StandbyReach:
         self._said = words
 
     def _turn(self) -> float:
-        self.look()
+        self.poll()
         return self._every_s

@@ -31,10 +31,10 @@ class Chain:
         self._messages = 0
         self._sessions: dict[str, Position] = {}
 
-    def take(self, header: Header, position: Position, current: Range | None) -> None:
-        """Take the next whole frame; in a merged log, `current` is the range it belongs to."""
+    def add(self, header: Header, position: Position, current: Range | None) -> None:
+        """Add the next whole frame; in a merged log, `current` is the range it belongs to."""
         if not self._merged:
-            self._take_of_session(header, position)
+            self._add_of_session(header, position)
         elif header.kind == FrameKind.RANGE:
             self.finish()
             self._begin(header, position, current)
@@ -63,7 +63,7 @@ class Chain:
         """Discard the current range, because the file ends within it."""
         self._range, self.digest = None, None
 
-    def _take_of_session(self, header: Header, position: Position) -> None:
+    def _add_of_session(self, header: Header, position: Position) -> None:
         self._at = position
         if header.kind != FrameKind.MESSAGES:
             return

@@ -38,8 +38,8 @@ class Indexer:
         """Resume after `last`, the index's last entry; None starts at the file's beginning."""
         self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
 
-    def take(self, header: Header, offset: int) -> IndexEntry | None:
-        """Take the next frame; return its index entry, or None if it gets none.
+    def add(self, header: Header, offset: int) -> IndexEntry | None:
+        """Add the next frame; return its index entry, or None if it gets none.
 
         In a merged log, every range gets an entry. In a session's log, the first frame gets one,
         and then each frame that is at least 256 KiB after the last one indexed.

@@ -176,7 +176,7 @@ class GatewayApp:
 
     async def _live(self, name: str, *, is_use: bool = True) -> HttpStream | None:
         """Return a stream; delete it and return None if it has expired."""
-        stream = self._store.look(name)
+        stream = self._store.summary(name)
         if stream is None or (stream.ttl < 0 and not stream.expires):
             self._used.pop(name, None)
             return stream
@@ -198,7 +198,7 @@ class GatewayApp:
         if verdict.status >= 500:
             raise FailedError(verdict.status, verdict.words)
         # Another request may have appended to the stream or made it again: then it has not expired.
-        found = self._store.look(name)
+        found = self._store.summary(name)
         if found is None or found.tail == stream.tail:
             self._used.pop(name, None)
             return None
@@ -222,7 +222,7 @@ class GatewayApp:
             create = replace(create, maker=hashlib.sha256(asked).hexdigest())
         changes = [replace(create, last=not payloads), *_appends(create, len(payloads))]
         verdict = await writer.change(name, identity, changes, [b"", *payloads])
-        response = _told(verdict, self._store.look(name))
+        response = _told(verdict, self._store.summary(name))
         if verdict.status == 201:
             response.headers["Location"] = f"{request.url.scheme}://{request.url.netloc}" + quote(
                 f"/v1/stream/{name}"
@@ -255,7 +255,7 @@ class GatewayApp:
         verdict = await writer.change(
             name, identity, parts, payloads, is_async=is_async, wait_s=wait_s
         )
-        response = _told(verdict, self._store.look(name), change)
+        response = _told(verdict, self._store.summary(name), change)
         if verdict.status == 202:
             response.headers["Preference-Applied"] = "respond-async"
         return response
@@ -351,7 +351,7 @@ class GatewayApp:
             if stream.is_closed or left_s <= 0:
                 return _nothing(stream, begin, cursor)
             await self._changed(name, stream, left_s)
-            found = self._store.look(name)
+            found = self._store.summary(name)
             if found is None or found.begin != stream.begin:
                 raise FailedError(404, "the stream was deleted")
             stream = found
@@ -359,7 +359,7 @@ class GatewayApp:
     async def _changed(self, name: str, stream: HttpStream, timeout_s: float) -> bool:
         """Wait until a stream differs from `stream`; False if it does not within `timeout_s`."""
         with self._follower.waiting(name) as change:  # before the look, so that no change is missed
-            if self._store.look(name) != stream or self._follower.failure:
+            if self._store.summary(name) != stream or self._follower.failure:
                 return True
             try:
                 await asyncio.wait_for(change, timeout_s)
@@ -394,7 +394,7 @@ class GatewayApp:
             is_first = False
             if is_at_end and not await self._changed(name, stream, _BEAT_S):
                 yield b": nothing new\n\n"
-            found = self._store.look(name)
+            found = self._store.summary(name)
             if found is None or found.begin != stream.begin or self._follower.failure:
                 return
             stream = found

@@ -84,7 +84,7 @@ class StreamStore:
             found = self._find(name)
             return None if found is None else found.copied()
 
-    def look(self, name: str) -> HttpStream | None:
+    def summary(self, name: str) -> HttpStream | None:
         """Return a copy of a stream; None if the stream does not exist.
 
         The copy lacks the stream's producers, of which there may be a thousand.

@@ -187,8 +187,8 @@ def _facts(directory: str, start: Position) -> tuple[Facts, int]:
         with closing(log.open_file(start)) as file:
             walk = log.walk_before(file, start, lambda _entry: False)
             with suppress(FrameError):  # empty, torn or damaged; `rt verify` reports it
-                facts.take(parse_header(file.pread(HEADER_BYTES, 0)))
+                facts.add(parse_header(file.pread(HEADER_BYTES, 0)))
                 while header := next_header(file.pread, walk, file.size()):
                     if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
-                        facts.take(header)
+                        facts.add(header)
     return facts, walk.position.offset

@@ -237,7 +237,7 @@ class _Verifier:
 
     def _take(self, file: File, walk: Walk, header: Header, passed: "_Passed") -> None:
         """Count a whole frame and try to decode it, which may fail even with good CRCs."""
-        passed.take(header)
+        passed.add(header)
         if header.kind != FrameKind.MESSAGES or len(self._report.faults) >= _FAULTS_MAX:
             return
         at = Position(walk.position - header.size)
@@ -286,16 +286,16 @@ class _Passed:
             else IndexCheck(index_file.pread, index_file.size())
         )
 
-    def take(self, header: Header) -> None:
-        """Take the header of a whole frame that the walk has just passed."""
+    def add(self, header: Header) -> None:
+        """Add the header of a whole frame that the walk has just passed."""
         position = Position(self._walk.position - header.size)
         self.frames += 1
-        self._chain.take(header, position, self._walk.range)
+        self._chain.add(header, position, self._walk.range)
         if not self._merged or header.kind == FrameKind.RANGE:
             self.messages += header.messages
-            self.facts.take(header)
-        if entry := self._indexer.take(header, position.offset):
-            self._index.take(entry)
+            self.facts.add(header)
+        if entry := self._indexer.add(header, position.offset):
+            self._index.compare(entry)
 
     def index(self, *, complete: bool) -> str:
         """Return the state of the index.

@@ -116,7 +116,7 @@ class CertificateWatch:
     def run(self) -> None:
         """Check the connections repeatedly; for a thread of its own."""
         for looks in count():
-            self.look()
+            self.check()
             if looks % _REMIND_LOOKS == 0:
                 self._remind()
             self._repeats.flush()
@@ -131,7 +131,7 @@ class CertificateWatch:
             found = self._stamps[paths] = tuple(map(file_stamp, paths))
         return found
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all connections once, and end those that may not continue."""
         self._stamps.clear()
         with self._lock:

@@ -74,7 +74,7 @@ class KnownNodes:
         """Return the statement that ended a log; None if none is known."""
         return None if self.successions is None else self.successions.after(log)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Also use the sites that are named in statements received since the last call."""
         with self._lock:
             self.addresses = self._used()

@@ -32,7 +32,7 @@ class Copies:
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
-    def hold(self, session: str) -> None:
+    def record_growth(self, session: str) -> None:
         """Record that a session's copy was opened, or has grown; it is checked unless it was."""
         if session not in self.checked:
             self.unchecked.setdefault(session, None)

@@ -354,7 +354,7 @@ class Executor:
         if (known := self.logs.states.get(each.session)) is not None:
             known.differed = 0
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
-        ledger.take(each, merged, size, headers)
+        ledger.record_slice(each, merged, size, headers)
         if samples:
             ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)

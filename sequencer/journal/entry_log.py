@@ -68,7 +68,7 @@ class EntryLog:
         self._generation = scan.header.generation if scan.header else 0
         self._tail = list(entries)
 
-    def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
+    def make_durable(self, is_proven: bool, base_index: int, base_term: int) -> None:
         """Make sure that the entries read at the start are durable.
 
         If that is not proven, they are written to a new file. Another sync of the old file might

@@ -228,7 +228,7 @@ class Journal:
         base = (scan.header.base_index, scan.header.base_term) if scan.header else (0, 0)
         if recovered.snapshot is not None:
             base = recovered.snapshot.index, recovered.snapshot.term
-        self._log.settle(scan.is_proven and not recovered.is_behind, *base)
+        self._log.make_durable(scan.is_proven and not recovered.is_behind, *base)
         self._ballots = Ballots(disk, path, identity.directory, recovered.ballot)
         self.size = self._log.end
 

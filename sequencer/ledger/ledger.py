@@ -129,7 +129,7 @@ class Ledger:
             self.number, each.messages - each.skip, each.skip,
         )  # fmt: skip
 
-    def take(self, each: Slice, merged: Range, size: int, headers: bytes) -> None:
+    def record_slice(self, each: Slice, merged: Range, size: int, headers: bytes) -> None:
         """Record that a slice was appended to the merged log.
 
         Args:
@@ -257,9 +257,9 @@ class Ledger:
     def carry_out(self, note: Note) -> None:
         """Store a note, unless it expects another text than the current one."""
         if note.replaces(self.notes.get(note.name, "")):
-            self.note(note.name, note.text)
+            self.set_note(note.name, note.text)
 
-    def note(self, name: str, text: str) -> None:
+    def set_note(self, name: str, text: str) -> None:
         """Store a text under a name, or ignore it if the name is new and there are too many.
 
         An empty text deletes the name.

@@ -203,7 +203,7 @@ class PeerOut(ContextParty):
 
     def _next_record(self) -> bool:
         if not self._rest and self._queue:
-            self._rest = memoryview(self._queue.take())
+            self._rest = memoryview(self._queue.pop())
         self._record, self._rest = (
             bytes(self._rest[:_RECORD_BYTES]), self._rest[_RECORD_BYTES:]
         )  # fmt: skip
@@ -276,7 +276,7 @@ class Listener(Protocol):
     def joined(self, reading: "PeerIn") -> bool:
         """Start receiving from a node; False once everything is stopped."""
 
-    def take(self, reading: "PeerIn", reader: MessageReader) -> None:
+    def receive(self, reading: "PeerIn", reader: MessageReader) -> None:
         """Handle received messages; a `PeerError` ends the connection."""
 
     def lost(self, reading: "PeerIn") -> None:
@@ -328,9 +328,9 @@ class PeerIn(ContextParty):
             return
         try:
             is_open, has_more = (True, True) if self._reader.has_more else self._receive()
-            self._listener.take(self, self._reader)
+            self._listener.receive(self, self._reader)
             while self._reader.has_more and not is_open:  # all that it said before it hung up
-                self._listener.take(self, self._reader)
+                self._listener.receive(self, self._reader)
         except (RtError, OSError) as error:
             _log.warning("node %s: %s", self.peer.name, error)
             is_open = has_more = False
@@ -506,7 +506,7 @@ class Peers:
             before.end()  # the member has given it up; the kernel may not notice for hours
         return True
 
-    def take(self, reading: PeerIn, reader: MessageReader) -> None:
+    def receive(self, reading: PeerIn, reader: MessageReader) -> None:
         """Pass on what a member has sent.
 
         Raises:
@@ -515,7 +515,7 @@ class Peers:
         peer = reading.peer
         if why := self._asked(peer, greets=True, is_live=True):
             raise PeerError(f"it is heard no more: {why}")
-        messages = reader.take()
+        messages = reader.pop_messages()
         if reader.version is not None and peer.name not in self._versions:
             self._versions = {**self._versions, peer.name: reader.version}
             self.spoken[peer.name] = reader.version.protocol

@@ -44,10 +44,10 @@ class RemovalVerdicts:
         if not engine.core.is_voter:
             return False
         for member, is_removed in verdicts.items():
-            self.take(member, is_removed=is_removed)
+            self.record(member, is_removed=is_removed)
         return any(verdicts.values()) and self.are_decisive(engine.last_change, name)
 
-    def take(self, member: str, *, is_removed: bool) -> None:
+    def record(self, member: str, *, is_removed: bool) -> None:
         """Record whether a member refused this node as removed, or let it in."""
         if is_removed:
             self._members.add(member)
@@ -61,7 +61,7 @@ class RemovalVerdicts:
         >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}
         >>> verdicts, change = RemovalVerdicts(), LastChange(0, 0, seats, {})
         >>> for member in ("n1", "n2"):
-        ...     verdicts.take(member, is_removed=True)
+        ...     verdicts.record(member, is_removed=True)
         ...     verdicts.are_decisive(change, "n3")
         False
         True

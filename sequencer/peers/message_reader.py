@@ -25,16 +25,16 @@ class MessageReader:
         self._sender, self._most = sender, most
         self._protocol = protocol or PEER_VERSIONS[-1]
         self._data = bytearray()
-        self.has_more = False  # whether `take` has left messages that may be complete
+        self.has_more = False  # whether `pop_messages` has left messages that may be complete
         is_silent = self._protocol < INTRODUCED
         self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
 
     def add(self, chunk: bytes) -> int:
-        """Add received bytes; return how many bytes wait for `take`."""
+        """Add received bytes; return how many bytes wait for `pop_messages`."""
         self._data += chunk
         return len(self._data)
 
-    def take(self) -> list[bytes]:
+    def pop_messages(self) -> list[bytes]:
         """Return the messages that are complete, 1,000 at most; `PeerError` if one is too long."""
         messages, data = list[bytes](), self._data
         offset, there = 0, len(data)

@@ -161,7 +161,7 @@ class RestartCheck:
         memory = _of(self.memories.get(to, ()), heard.incarnation)
         return encode_restart(RestartMessage(self.claim, heard.chain.nonce, memory))
 
-    def take(self, sender: str, data: bytes) -> bool:
+    def receive(self, sender: str, data: bytes) -> bool:
         """Handle a member's greeting; return whether it should be answered at once.
 
         Raises:

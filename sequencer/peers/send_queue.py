@@ -27,7 +27,7 @@ class SendQueue:
         while self._bytes > _QUEUE_BYTES_MAX:
             self._bytes -= len(self._messages.popleft())
 
-    def take(self) -> bytes:
+    def pop(self) -> bytes:
         """Remove and return the oldest framed messages, some 256 KiB of them."""
         taken, size = list[bytes](), 0
         while self._messages and size < _TAKE_BYTES:

@@ -89,7 +89,7 @@ class Holdings:
         copy.own = copy._held[self._name]
         return copy
 
-    def hold(self, session: str, end: Position) -> None:
+    def record_durable(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
         self._held[self._name][session] = end
         self.unreported[session] = None
@@ -168,7 +168,7 @@ class Holdings:
         """Record that every node's copy of `session` was dropped."""
         for ends in self._held.values():
             ends.pop(session, None)
-        self.hold(session, START)
+        self.record_durable(session, START)
 
     def take_report(self, sender: str, data: bytes, outdated: Collection[str] = ()) -> list[str]:
         """Record a member's report; return the sessions in it.

@@ -51,7 +51,7 @@ class Presence:
     >>> presence, other = Presence(), Presence()
     >>> other.own = {"jfk": Pushed("alice", "0f" * 16)}
     >>> for part in other.report():
-    ...     presence.take("n2", part)
+    ...     presence.receive("n2", part)
     True
     >>> presence.find("jfk")
     {'n2': Pushed(peer='alice', log='0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f')}
@@ -65,7 +65,7 @@ class Presence:
             str, PresencePart
         ] = {}  # by node, the parts received of an incomplete report
 
-    def take(self, sender: str, data: bytes) -> bool:
+    def receive(self, sender: str, data: bytes) -> bool:
         """Record a part of another node's report, which takes effect once it is complete.
 
         Returns:

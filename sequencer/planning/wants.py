@@ -17,11 +17,11 @@ _PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 class Wants:
     """Wants: decides which sessions this node lacks, and which member to ask for each.
 
-    Each call of `look` compares what all members hold.
+    Each call of `choose` compares what all members hold.
     """
 
     def __init__(self, patience: int) -> None:
-        """Ask for a session after `patience` calls of `look`, at least 1, without growth here."""
+        """Ask for a session after `patience` calls of `choose`, at least 1, without growth here."""
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
         self._looks = 0
@@ -29,7 +29,7 @@ class Wants:
         self._busy: dict[str, int] = {}
         self._last_busy: int | None = None
 
-    def look(
+    def choose(
         self,
         holdings: Holdings,
         ledger: Ledger,
@@ -93,7 +93,7 @@ class Wants:
             self._busy[publisher] = self._last_busy = self._looks
 
     def _is_recent(self, look: int | None) -> bool:
-        """Whether the call of `look` with this number is one of the last few; False for None."""
+        """Whether the call of `choose` with this number is one of the last few; False for None."""
         usual = self._patience * _PATIENCE_WITH_PUBLISHERS
         return look is not None and self._looks - look < usual
 

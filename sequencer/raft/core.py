@@ -257,7 +257,7 @@ class Core:
         is_done = is_saved and self._delivered == self.commit and log.durable == log.last
         if is_done and not has_words and self.snapshots.to_install is None:
             return None  # the usual case, so build nothing
-        now, after_sync = out.take() if has_words else ((), ())
+        now, after_sync = out.drain() if has_words else ((), ())
         end = min(self.commit, self._delivered + APPLY_ENTRIES_MAX)
         ready = Ready(
             now,
@@ -325,7 +325,7 @@ class Outgoing:
                 self.send_after_sync(*self.append_reply)
         self.append_reply = (to, reply)
 
-    def take(self) -> tuple[tuple[PeerMessage, ...], tuple[PeerMessage, ...]]:
+    def drain(self) -> tuple[tuple[PeerMessage, ...], tuple[PeerMessage, ...]]:
         """Remove and return the messages to send now, and those to send after the sync."""
         if self.append_reply is not None:
             to, reply = self.append_reply

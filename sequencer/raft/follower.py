@@ -135,7 +135,7 @@ def take_snapshot(core: Core, message: InstallSnapshot) -> AppendReply | Snapsho
         raise PeerError(f"snapshot of {message.total} bytes; the limit is {SNAPSHOT_BYTES_MAX}")
     key = (message.term, message.last_index, message.last_term, message.total)
     assembly = core.snapshots.assembly
-    received = assembly.take(key, message.offset, message.data)
+    received = assembly.add(key, message.offset, message.data)
     if received < message.total:
         return SnapshotReply(message.term, message.last_index, received, message.round)
     _install(core, message, assembly.finish())

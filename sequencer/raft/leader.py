@@ -331,7 +331,9 @@ class Leader:
     def _settle_reads(self) -> None:
         if self.reads.rounds:
             rounds = [peer.round for peer in self._peers.values() if self.counts(peer)]
-            self.reads.settle(reached([self.reads.round, *rounds], self._core.roster.majority))
+            self.reads.answer_confirmed(
+                reached([self.reads.round, *rounds], self._core.roster.majority)
+            )
 
     # Leadership transfer
 
@@ -458,7 +460,7 @@ class Reads:
             self.rounds.append((self.round, self._core.commit, self.asked))
             self.asked = []
 
-    def settle(self, round_: int) -> None:
+    def answer_confirmed(self, round_: int) -> None:
         """Answer the reads of all rounds up to `round_`, which a majority has confirmed."""
         while self.rounds and self.rounds[0][0] <= round_:
             _, index, asked = self.rounds.pop(0)

@@ -78,7 +78,7 @@ class Assembly:
         self._key: tuple[int, ...] = ()
         self._parts = bytearray()
 
-    def take(self, key: tuple[int, ...], offset: int, data: bytes) -> int:
+    def add(self, key: tuple[int, ...], offset: int, data: bytes) -> int:
         """Add a part of a snapshot if it continues what has arrived.
 
         Args:

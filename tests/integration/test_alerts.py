@@ -48,11 +48,11 @@ def exposed(tmp_path_factory):
         publisher.publish(b"x")
         publisher.flush("merged", 60)
         assert pull.wait_caught_up(60), "some series are of pullers that are connected"
-        node.periodic_sampler.look()
+        node.periodic_sampler.take_sample()
         files = certificate_files(f"{cluster.root}/certs", "publisher")
         program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())
         watch = PushWatch(push, 1.0)
-        watch.look()
+        watch.check()
         pushing = PushSite(push, program, watch)
         rows = cluster.rows("n1")
         out, settings = f"{cluster.root}/table", ExportSettings(include_active=True)

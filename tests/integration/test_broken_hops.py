@@ -48,7 +48,7 @@ def stream(tmp_path):
 
 def is_whole(node):
     """Whether a node knows a leader and reaches all others, by a new sample."""
-    node.periodic_sampler.look()
+    node.periodic_sampler.take_sample()
     sample = node.periodic_sampler.sample
     return sample.view.engine.leader and not sample.unreachable
 
@@ -144,10 +144,12 @@ def test_a_stream_that_is_well_has_no_alert(stream, tmp_path):
     assert pull.wait_caught_up(60)
     with port(site) as pusher, port(copy) as puller:
         assert eventually(
-            lambda: watch.look() or looks.look() or not (watch.stalled or looks.stalled)
+            lambda: watch.check() or looks.check() or not (watch.stalled or looks.stalled)
         )
         periodic_sampler = stream.node.periodic_sampler
-        assert eventually(lambda: periodic_sampler.look() or not periodic_sampler.sample.stalled)
+        assert eventually(
+            lambda: periodic_sampler.take_sample() or not periodic_sampler.sample.stalled
+        )
         samples = {"n1": stream.samples(), "p": pusher.samples(), "s": puller.samples()}
         samples["n2"] = samples["n3"] = samples["n1"]
         assert alerts(tmp_path, samples) == set()
@@ -162,7 +164,7 @@ def test_a_pusher_that_reaches_no_node_is_named(stream, tmp_path):
     publisher.publish(b"x")
     publisher.flush("synced")
     site, watch = pushing(cluster, push)
-    assert eventually(lambda: watch.look() or (watch.stalled and "refused" in watch.words("jfk")))
+    assert eventually(lambda: watch.check() or (watch.stalled and "refused" in watch.words("jfk")))
     with port(site) as pusher:
         samples = {"n1": stream.samples(), "p": pusher.samples()}
         assert alerts(tmp_path, samples | {"n2": samples["n1"], "n3": samples["n1"]}) == {
@@ -187,7 +189,7 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     periodic_sampler = stream.node.periodic_sampler
     assert eventually(  # another node leads a moment later, if n3 did
         lambda: (
-            periodic_sampler.look()
+            periodic_sampler.take_sample()
             or (
                 "n3" in periodic_sampler.sample.unreachable
                 and periodic_sampler.sample.view.engine.leader in {"n1", "n2"}
@@ -207,7 +209,7 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     publisher.flush("received", 60)
 
     def is_seen():
-        stream.node.periodic_sampler.look()
+        stream.node.periodic_sampler.take_sample()
         sample = stream.node.periodic_sampler.sample
         return not sample.view.engine.leader and "merge lga" in sample.stalled
 
@@ -228,7 +230,7 @@ def test_a_puller_that_reaches_no_node_is_named(stream, tmp_path):
     pull.start()
     cluster.undo.callback(pull.stop)
     site, watch = pulling(cluster, pull)
-    assert eventually(lambda: watch.look() or (watch.stalled and "refused" in watch.words()))
+    assert eventually(lambda: watch.check() or (watch.stalled and "refused" in watch.words()))
     with port(site) as puller:
         samples = {"n1": stream.samples(), "s": puller.samples()}
         found = alerts(tmp_path, samples | {"n2": samples["n1"], "n3": samples["n1"]})

@@ -188,7 +188,7 @@ def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
     ledger = Ledger(sessions={"a": Position(8)}, watermarks={"a": 3, "group known": 5})
     founded = Founded("f" * 32, 1000, frozenset({"known"}), frozenset({"gone"}), False)
     assert not obstacle(ledger, "gone", "", 0), "not founded from a log"
-    ledger.note(FOUNDED_NOTE, founded.text())
+    ledger.set_note(FOUNDED_NOTE, founded.text())
     assert not obstacle(ledger, "a", "", 0)
     assert not obstacle(ledger, "b", "known", 0)
     assert not obstacle(ledger, "new", "", 0)
@@ -202,7 +202,7 @@ def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
     ledger.begun["a"] = (10, "")
     assert "rt session reset a" in obstacle(ledger, "a", "", 1000), "merged, and forgotten since"
     assert not obstacle(ledger, "a", "", 1001)
-    ledger.note(FOUNDED_NOTE, replace(founded, is_partial=True).text())
+    ledger.set_note(FOUNDED_NOTE, replace(founded, is_partial=True).text())
     assert "may have messages that were merged before" in obstacle(ledger, "new", "", 1000)
     assert not obstacle(ledger, "new", "", 1001)
 

@@ -51,7 +51,7 @@ class Connection:
         self.offers.append((session, threading.get_ident()))
         self.frames.append(frame)
 
-    def look(self, *, urgent):
+    def check_soon(self, *, urgent):
         """Take when all sessions are to be looked at."""
         self.looks.append(urgent)
 

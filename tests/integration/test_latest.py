@@ -61,7 +61,7 @@ def test_a_read_is_answered_once_it_is_confirmed_and_its_place_executed(engine, 
     reads.ask(ticket)
     assert engine.asked == [ticket]
     assert not reads.is_answered(ticket, 9)
-    reads.take([Read(ticket, 7)])
+    reads.record([Read(ticket, 7)])
     assert not reads.is_answered(ticket, 6)
     assert reads.is_answered(ticket, 7)
     assert reads.is_answered(ticket, 8)
@@ -70,7 +70,7 @@ def test_a_read_is_answered_once_it_is_confirmed_and_its_place_executed(engine, 
 def test_each_read_has_its_own_answer(reads):
     """One that is confirmed says nothing about another, which may have been asked for later."""
     first, second = reads.open(), reads.open()
-    reads.take([Read(second, 5)])
+    reads.record([Read(second, 5)])
     assert not reads.is_answered(first, 9)
     assert reads.is_answered(second, 9)
 
@@ -81,7 +81,7 @@ def test_a_forgotten_read_leaves_nothing_however_late_its_answer_comes(engine, r
     assert reads.waiting
     reads.forget(ticket)
     reads.ask(ticket)
-    reads.take([Read(ticket, 5)])
+    reads.record([Read(ticket, 5)])
     assert not reads.waiting
     assert not engine.asked
     assert not reads.is_answered(ticket, 9)
@@ -101,7 +101,7 @@ def test_a_read_of_an_earlier_start_is_not_taken_for_one_of_this(engine):
     before, after = LatestReads(engine, 1 << 40), LatestReads(engine, 1 << 50)
     before.open()
     ticket = after.open()
-    after.take([Read(before.open() - 1, 5)])
+    after.record([Read(before.open() - 1, 5)])
     assert not after.is_answered(ticket, 9)
 
 
@@ -114,7 +114,7 @@ def test_a_follower_reads_the_latest_from_its_leader(engine, reads, later):
     assert engine.asked
     assert not read.is_over(view)
     assert read.is_over(later)
-    reads.take([Read(engine.asked[0], 7)])
+    reads.record([Read(engine.asked[0], 7)])
     assert not read.is_over(view), "it has not executed what was decided by then"
     assert read.is_over(view_of(leads=False, executed=7))
     read.demand_answered(view_of(leads=False, executed=7))

@@ -196,7 +196,7 @@ class Bench:
         """As a member does."""
         assert not verdicts
 
-    def hold(self, session, end):
+    def record_durable(self, session, end):
         """As a member does."""
         self.held[session] = end
 
@@ -294,7 +294,7 @@ def test_a_view_does_not_change_when_the_node_continues():
     bench = Bench()
     duties = bench.duties()
     view = duties.step(0.0, Mail()).view
-    bench.executor.ledger.note("lease spark", "{}")
+    bench.executor.ledger.set_note("lease spark", "{}")
     assert not view.notes
     assert duties.step(1.0, Mail()).view.notes == {"lease spark": "{}"}
 
@@ -524,7 +524,7 @@ def test_what_others_say_is_as_old_as_its_message_and_not_as_the_step_before():
     """At rest that was 10 s earlier: a publisher would count as silent between two reports."""
     bench = Bench()
     presence, [part] = bench.holdings.presence, Presence().report()
-    bench.hear = presence.take
+    bench.hear = presence.receive
     duties = bench.duties()
     duties.step(0.0, Mail())
     duties.step(10.0, Mail(heard=deque([("n2", part)])))

@@ -927,8 +927,8 @@ class Hearing:
     def joined(self, _reading):
         return True
 
-    def take(self, _reading, reader):
-        self.heard.append(len(reader.take()))
+    def receive(self, _reading, reader):
+        self.heard.append(len(reader.pop_messages()))
 
     def lost(self, _reading):
         self.over.set_result(sum(self.heard))

@@ -37,7 +37,7 @@ def test_what_was_synced_until_the_stop_is_merged_before_the_last_snapshot():
     """Its publisher was told that it is safe here."""
     duties = Idle()
     sequencer = NodeSequencer(duties)
-    sequencer.hold("jfk")
+    sequencer.record_synced("jfk")
     sequencer.stop()
     assert sequencer.step() is None
     sequencer.finish()

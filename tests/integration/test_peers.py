@@ -128,7 +128,7 @@ def test_no_message_overtakes_one_that_waits_for_room(member_of, peers_of):
     got = []
     while len(got) < len(sent):
         reader.add(far.recv(65536))
-        got += reader.take()
+        got += reader.pop_messages()
     assert got == sent
 
 

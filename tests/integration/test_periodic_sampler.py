@@ -33,29 +33,29 @@ def test_work_that_moves_is_never_stalled_however_long_it_takes():
     """A backlog of a day is a backlog; only one that does not shrink needs an operator."""
     stalls = Stalls(stalled_s=10)
     for second in range(100):
-        assert stalls.look(second, {"merge jfk": HopProgress(second // 9, waits=True)}) == {}
+        assert stalls.update(second, {"merge jfk": HopProgress(second // 9, waits=True)}) == {}
 
 
 def test_a_hop_that_has_nothing_to_do_is_not_stalled():
     """A quiet night is not an alarm."""
     stalls = Stalls(stalled_s=10)
     idle = {"merge jfk": HopProgress(8, waits=False)}
-    assert not any(stalls.look(second, idle) for second in range(60))
+    assert not any(stalls.update(second, idle) for second in range(60))
 
 
 def test_a_stall_begins_when_work_comes_and_not_when_the_hop_last_moved():
     """The first message after a quiet night was called stalled at once."""
     stalls = Stalls(stalled_s=10)
-    stalls.look(0, {"merge jfk": HopProgress(8, waits=False)})
-    assert stalls.look(100, {"merge jfk": HopProgress(8, waits=True)}) == {}
-    assert stalls.look(110, {"merge jfk": HopProgress(8, waits=True)}) == {"merge jfk": 10}
+    stalls.update(0, {"merge jfk": HopProgress(8, waits=False)})
+    assert stalls.update(100, {"merge jfk": HopProgress(8, waits=True)}) == {}
+    assert stalls.update(110, {"merge jfk": HopProgress(8, waits=True)}) == {"merge jfk": 10}
 
 
 def test_the_wait_is_that_of_the_oldest_work():
     """New work must not make old work look young."""
     waits = Waits()
     look = [
-        waits.look("jfk", reached=reached, end=end, now_s=now_s)
+        waits.update("jfk", reached=reached, end=end, now_s=now_s)
         for now_s, reached, end in ((0, 8, 8), (1, 8, 16), (5, 8, 64), (6, 16, 64), (7, 64, 64))
     ]
     assert look == [0, 0, 4, 0, 0]
@@ -161,7 +161,7 @@ def test_a_sample_shows_what_passed_each_hop(cluster):
     publisher.flush("merged", 60)
     # the puller has it before the node knows, whose thread has yet to go on after it was sent
     assert eventually(lambda: puller(node).acked == node.pipeline.feeds.end, 60)
-    node.periodic_sampler.look()
+    node.periodic_sampler.take_sample()
     sample = node.periodic_sampler.sample
     flow = sample.flow
     assert flow.received.total.messages == flow.merged.total.messages == 1000
@@ -207,7 +207,7 @@ def test_a_puller_that_writes_nothing_waits_though_its_connection_has_taken_ever
 
 def puller(node):
     """The one client that pulls, as a new sample shows it."""
-    node.periodic_sampler.look()
+    node.periodic_sampler.take_sample()
     pulls = [each for each in node.periodic_sampler.sample.clients if each.kind == PULLS]
     return pulls[-1] if pulls else ClientView("", PULLS, "", 0, None, None, 0)
 
@@ -226,7 +226,7 @@ def test_a_stall_is_one_line_that_names_the_hop_and_one_when_it_ends(cluster, ca
     periodic_sampler = PeriodicSampler(sampler, loop=node.port.loop)
     with caplog.at_level(logging.INFO, "rt.node"):
         for _ in range(3):
-            periodic_sampler.look()
+            periodic_sampler.take_sample()
     said = [each.getMessage() for each in caplog.records if getattr(each, "hop", "") == "merge"]
     assert said[0].startswith("stalled for 11 s: what is synced is not merged (session jfk): ")
     assert said[1].startswith("it moves again: what is synced is not merged (session jfk)")
@@ -262,7 +262,7 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     def look():
         while not stopping.is_set():
             try:
-                node.periodic_sampler.look()
+                node.periodic_sampler.take_sample()
             except Exception as error:  # noqa: BLE001 - of another thread
                 failures.append(error)
 
@@ -274,7 +274,7 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     stopping.set()
     thread.join()
     assert not failures
-    node.periodic_sampler.look()
+    node.periodic_sampler.take_sample()
     assert node.periodic_sampler.sample.flow.merged.total.messages == 5000
     assert isinstance(node.periodic_sampler.sample.clients[0], ClientView)
     assert node.periodic_sampler.sample.view.end > Position(0)

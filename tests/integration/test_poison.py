@@ -72,9 +72,9 @@ def test_a_plain_frame_is_always_checked():
     """It costs so little that no budget is needed."""
     good = b"".join(make_frame(START, [b"a", b"bc"]).parts)
     check = ColumnsCheck(bytes_s=1, clock=lambda: 0.0)
-    assert check.look(*frames(good, good)) == (None, ())
+    assert check.check(*frames(good, good)) == (None, ())
     for _ in range(100):
-        assert check.look(*frames(good, poison(good), good)).poison == (len(good), REASON)
+        assert check.check(*frames(good, poison(good), good)).poison == (len(good), REASON)
 
 
 def test_compressed_frames_are_checked_within_a_budget():
@@ -82,11 +82,11 @@ def test_compressed_frames_are_checked_within_a_budget():
     now = [0.0]
     check = ColumnsCheck(10_000, 25_000, clock=lambda: now[0])
     given = frames(bomb(10_000))
-    assert [check.look(*given).poison for _ in range(3)] == [(0, REASON), (0, REASON), None]
+    assert [check.check(*given).poison for _ in range(3)] == [(0, REASON), (0, REASON), None]
     now[0] = 1.0
-    assert check.look(*given).poison == (0, REASON)
+    assert check.check(*given).poison == (0, REASON)
     now[0] = 1000.0
-    assert [check.look(*given).poison is None for _ in range(3)] == [False, False, True]
+    assert [check.check(*given).poison is None for _ in range(3)] == [False, False, True]
 
 
 @contextmanager
@@ -176,7 +176,7 @@ class Copies:
             header = parse_header(data)
             walk.step(header)
             log.append((data,), [header], walk)
-            self.check.note(log, [at])
+            self.check.record(log, [at])
             places.append(at)
         return places
 
@@ -306,7 +306,7 @@ def error_of(client):
 def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, monkeypatch):
     """Its frame is merged by then; what follows it need not be, before a restart and after."""
     is_late, turn = threading.Event(), LateCheck.turn
-    monkeypatch.setattr(ColumnsCheck, "take", lambda _self, _count: is_late.is_set())
+    monkeypatch.setattr(ColumnsCheck, "charge", lambda _self, _count: is_late.is_set())
     monkeypatch.setattr(LateCheck, "turn", lambda self: turn(self) if is_late.is_set() else None)
     files = certificate_files(str(tmp_path / "node" / "certs"), "publisher")
     root = str(tmp_path / "pub")
@@ -323,7 +323,7 @@ def test_a_node_refuses_a_session_that_proves_to_be_poisoned(place, tmp_path, mo
             assert eventually(lambda: node.status()["sessions"][0]["poisoned"], PATIENCE_S)
             publisher.publish_many([b"e"])
             assert eventually(lambda: "cannot be decoded" in error_of(client), PATIENCE_S)
-        node.periodic_sampler.look()
+        node.periodic_sampler.take_sample()
         assert node.periodic_sampler.sample.poison == PoisonView(poisoned=1)
         assert node.periodic_sampler.sample.changes.refused["poisoned"]
         text = status_text(cluster_report([node_report("localhost", node.status())]))

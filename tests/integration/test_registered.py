@@ -20,7 +20,7 @@ from replicator_host import eventually
 
 import rt
 from archiver.lease import RolledFile
-from rt.cli.common.link import look
+from rt.cli.common.link import ask_latest_or_any
 from rt.client.publisher import await_consumed
 from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
@@ -595,14 +595,14 @@ class WithoutLeader:
 )  # fmt: skip
 def test_without_a_leader_an_operator_still_sees_what_one_node_knew(error, capsys):
     """That is when most is asked."""
-    assert look(WithoutLeader(error), {"do": "cursors"}) == {"cursors": []}
+    assert ask_latest_or_any(WithoutLeader(error), {"do": "cursors"}) == {"cursors": []}
     assert f"{error}; what follows is as one node knew it last" in capsys.readouterr().err
 
 
 def test_what_the_leader_refuses_is_asked_of_no_other_node():
     """Another one might know the cursor that was forgotten."""
     with pytest.raises(Refused):
-        look(WithoutLeader(Refused("unknown-cursor", "no cursor")), {"do": "cursors"})
+        ask_latest_or_any(WithoutLeader(Refused("unknown-cursor", "no cursor")), {"do": "cursors"})
 
 
 def test_the_commands_list_show_reset_and_forget(cluster, tmp_path):

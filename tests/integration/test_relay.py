@@ -42,7 +42,7 @@ def holdings(own=None, **others):
     """Return what n1 knows: what it holds, and what each other member reported."""
     known = Holdings("n1", ["n1", *others])
     for session, end in (own or {}).items():
-        known.hold(session, end)
+        known.record_durable(session, end)
     for name, items in others.items():
         known.take_report(name, *encode_reports(items, whole=True))
     return known
@@ -51,14 +51,14 @@ def holdings(own=None, **others):
 def test_a_session_that_does_not_come_is_asked_for_after_a_while():
     """Most often its publisher brings it, a moment later than to the others."""
     wants, known, ledger = Wants(3), holdings(n2={"jfk": A}, n3={}), Ledger()
-    asked = [wants.look(known, ledger) for _ in range(4)]
+    asked = [wants.choose(known, ledger) for _ in range(4)]
     assert asked == [{}, {}, {}, {"n2": ["jfk"]}]
 
 
 def test_the_node_that_holds_most_is_asked_first_and_then_the_others():
     """It may have died since it reported that."""
     wants, known = Wants(2), holdings(n2={"jfk": A}, n3={"jfk": B})
-    asked = [wants.look(known, Ledger()) for _ in range(16)]
+    asked = [wants.choose(known, Ledger()) for _ in range(16)]
     turns = [name for each in asked for name in each]
     assert turns == ["n3"] * 2 + ["n2"] * 4 + ["n3"] * 8, "each for longer: it may be slow"
 
@@ -67,17 +67,17 @@ def test_a_session_that_grows_here_is_not_asked_for():
     """It is arriving, however slowly."""
     wants, known = Wants(1), holdings(n2={"jfk": B}, n3={})
     for end in range(100, 1_000, 100):
-        known.hold("jfk", Position(end))
-        assert wants.look(known, Ledger()) == {}
-    assert wants.look(known, Ledger()) == {"n2": ["jfk"]}
+        known.record_durable("jfk", Position(end))
+        assert wants.choose(known, Ledger()) == {}
+    assert wants.choose(known, Ledger()) == {"n2": ["jfk"]}
 
 
 def test_what_was_merged_is_asked_for_only_if_the_next_instruction_needs_it():
     """A copy that is only history may lag for ever."""
     wants, known, ledger = Wants(1), holdings(n2={"jfk": A}, n3={}), Ledger()
     ledger.sessions["jfk"] = A
-    assert not any(wants.look(known, ledger) for _ in range(5))
-    asked = [wants.look(known, ledger, missing="jfk") for _ in range(2)]
+    assert not any(wants.choose(known, ledger) for _ in range(5))
+    asked = [wants.choose(known, ledger, missing="jfk") for _ in range(2)]
     assert asked[-1] == {"n2": ["jfk"]}
 
 
@@ -85,7 +85,7 @@ def test_a_session_that_its_publisher_fills_is_waited_for_longer():
     """The connection may have been cut silently, but most often it is only slow."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": A}, n3={})
     feeder = {"jfk": "publisher", "lga": ""}.__getitem__
-    asked = [wants.look(known, Ledger(), feeder=feeder) for _ in range(5)]
+    asked = [wants.choose(known, Ledger(), feeder=feeder) for _ in range(5)]
     assert asked == [{}, *[{"n2": ["lga"]}] * 3, {"n2": ["jfk", "lga"]}]
 
 
@@ -94,8 +94,8 @@ def test_a_session_waits_its_turn_while_its_publisher_sends_others():
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": B}, n3={})
     asked = list[dict[str, list[str]]]()
     for end in range(100, 4_000, 100):
-        known.hold("lga", Position(end))
-        asked.append(wants.look(known, Ledger(), feeder=lambda _session: "publisher"))
+        known.record_durable("lga", Position(end))
+        asked.append(wants.choose(known, Ledger(), feeder=lambda _session: "publisher"))
     assert asked[:17] == [{}] * 16 + [{"n2": ["jfk"]}]
 
 
@@ -111,18 +111,18 @@ def test_a_session_that_has_not_begun_is_waited_for_while_a_publisher_sends_othe
         for number in range(8):
             session = f"s{number}"
             known.take_report("n2", *encode_reports({"jfk": A, session: A}, whole=True))
-            asked.append(wants.look(known, Ledger(), missing=missing, feeder=fed))
-            known.hold(session, A)
+            asked.append(wants.choose(known, Ledger(), missing=missing, feeder=fed))
+            known.record_durable(session, A)
         assert asked[: looks + 1] == [{}] * looks + [{"n2": ["jfk"]}], missing
 
 
 def test_a_publisher_that_has_gone_quiet_is_waited_for_no_longer_than_usual():
     """Its connection may have been cut silently after it had sent something."""
     wants, known = Wants(1), holdings(n2={"jfk": A, "lga": B}, n3={})
-    known.hold("lga", Position(100))
-    looks = [wants.look(known, Ledger(), feeder=lambda _session: "publisher")]
-    known.hold("lga", Position(200))
-    looks += [wants.look(known, Ledger(), feeder=lambda _session: "publisher") for _ in range(9)]
+    known.record_durable("lga", Position(100))
+    looks = [wants.choose(known, Ledger(), feeder=lambda _session: "publisher")]
+    known.record_durable("lga", Position(200))
+    looks += [wants.choose(known, Ledger(), feeder=lambda _session: "publisher") for _ in range(9)]
     assert looks[:5] == [{}] * 5
     assert {"n2": ["jfk", "lga"]} in looks[5:7]
 

@@ -244,13 +244,13 @@ def test_files_are_released_by_as_many_nodes_as_the_setting_says(tmp_path, relea
     progress = SessionProgress(str(tmp_path), 3, release)
     for node, end in (("n1", 300), ("n2", 200), ("n3", 100)):
         assert progress.released == START
-        progress.take(node, said(end, end))
+        progress.record(node, said(end, end))
         if node == "n1":
             assert progress.released == START
         if release is Release.MERGED and node == "n2":
             break
     assert progress.released == released
-    progress.note()
+    progress.save()
     assert ConfirmationsFile(str(tmp_path)).read().released == released
 
 
@@ -259,10 +259,10 @@ def test_merged_files_are_kept_for_as_long_as_the_setting_says(tmp_path):
     now_s = 1000.0
     progress = SessionProgress(str(tmp_path), 1, keep_s=60, clock=lambda: now_s)
     first, second = Position.of(0, 1, 50), Position.of(0, 2, 10)
-    progress.take("n1", said(first, first))
+    progress.record("n1", said(first, first))
     assert progress.released == START
     now_s += 30
-    progress.take("n1", said(second, second))
+    progress.record("n1", said(second, second))
     assert progress.released == START
     now_s += 31
     assert progress.released == first, "the files before the one it was in may go"
@@ -275,11 +275,11 @@ def test_merged_files_are_kept_until_a_standby_has_them(tmp_path):
     standby = Position(0)
     progress = SessionProgress(str(tmp_path), 1, standby=lambda: standby)
     first, second = Position.of(0, 1, 50), Position.of(0, 2, 10)
-    progress.take("n1", said(first, first)._replace(merged_at=Position(1000)))
+    progress.record("n1", said(first, first)._replace(merged_at=Position(1000)))
     assert progress.released == START
     standby = Position(999)
     assert progress.released == START
-    progress.take("n1", said(second, second)._replace(merged_at=Position(2000)))
+    progress.record("n1", said(second, second)._replace(merged_at=Position(2000)))
     assert progress.released == START
     standby = Position(1500)
     assert progress.released == first, "the standby has what was merged by then, and no more"
@@ -290,17 +290,17 @@ def test_merged_files_are_kept_until_a_standby_has_them(tmp_path):
 def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
     """It may have merged more by way of others; what it holds of this session is what counts."""
     progress = SessionProgress(str(tmp_path), 1)
-    progress.take("n1", said(100, 500))
+    progress.record("n1", said(100, 500))
     assert progress.released == 100
 
 
 def test_one_certificate_has_one_voice_at_however_many_addresses(tmp_path):
     """A node that is named twice, or answers for one that is down, was a majority by itself."""
     progress = SessionProgress(str(tmp_path), 3)
-    progress.take("localhost:7420", said(300, 300), holder="n1")
-    progress.take("127.0.0.1:7420", said(300, 300), holder="n1")
+    progress.record("localhost:7420", said(300, 300), holder="n1")
+    progress.record("127.0.0.1:7420", said(300, 300), holder="n1")
     assert progress.released == START
-    progress.take("localhost:7421", said(100, 100), holder="n2")
+    progress.record("localhost:7421", said(100, 100), holder="n2")
     assert progress.released == 100
 
 
@@ -370,16 +370,16 @@ def test_what_only_releases_files_is_not_written_for_every_message(tmp_path):
     """Nothing waits for it, and each write would wake the process that watches the session."""
     progress = SessionProgress(str(tmp_path), 3)
     file = ConfirmationsFile(str(tmp_path))
-    progress.take("n1", said(300, 300))
-    progress.note(whole=False)
-    assert progress.take("n2", said(300, 300))
-    progress.note(whole=False)
+    progress.record("n1", said(300, 300))
+    progress.save(whole=False)
+    assert progress.record("n2", said(300, 300))
+    progress.save(whole=False)
     assert (file.read().merged, file.read().released) == (300, 0)
-    progress.take("n2", said(400, 400))
-    progress.note(whole=False)
+    progress.record("n2", said(400, 400))
+    progress.save(whole=False)
     assert file.read().merged == 400
-    progress.take("n3", said(400, 400))
-    progress.note()
+    progress.record("n3", said(400, 400))
+    progress.save()
     assert file.read().released == 400
 
 
@@ -400,17 +400,17 @@ def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path
 
     progress = SessionProgress(str(tmp_path), 1)
     for end in (100, 200):
-        progress.take("n1", said(end, end))
-        progress.note(whole=False)
+        progress.record("n1", said(end, end))
+        progress.save(whole=False)
         assert ConfirmationsFile(str(tmp_path)).read().merged == end
         assert opened() == 1
-    progress.note(whole=True)
+    progress.save(whole=True)
     assert ConfirmationsFile(str(tmp_path)).read().released == 200
     assert opened() == 1
     progress.rest()
     assert opened() == 0
-    progress.take("n1", said(300, 300))
-    progress.note(whole=False)
+    progress.record("n1", said(300, 300))
+    progress.save(whole=False)
     assert opened() == 1
     progress.rest()
 
@@ -419,16 +419,16 @@ def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path
 def test_a_note_that_was_deleted_is_there_again_after_a_look_at_its_session(tmp_path, way):
     """The file stays open; what is written to one without a name confirms nothing to anybody."""
     progress, other = SessionProgress(str(tmp_path), 1), tmp_path / "other"
-    progress.take("n1", said(100, 100))
-    progress.note()
+    progress.record("n1", said(100, 100))
+    progress.save()
     other.write_bytes(b"")
     if way == "deleted":
         (tmp_path / "confirmed").unlink()
     else:
         other.rename(tmp_path / "confirmed")
-    progress.note()
-    progress.take("n1", said(200, 200))
-    progress.note(whole=False)
+    progress.save()
+    progress.record("n1", said(200, 200))
+    progress.save(whole=False)
     assert ConfirmationsFile(str(tmp_path)).read().merged == 200
     progress.rest()
 
@@ -436,13 +436,13 @@ def test_a_note_that_was_deleted_is_there_again_after_a_look_at_its_session(tmp_
 def test_what_was_noted_in_a_file_that_had_gone_is_noted_again(tmp_path):
     """The last confirmation may be the one that a flush waits for."""
     progress = SessionProgress(str(tmp_path), 1)
-    progress.take("n1", said(100, 100))
-    progress.note()
+    progress.record("n1", said(100, 100))
+    progress.save()
     os.link(tmp_path / "confirmed", tmp_path / "backup")  # as `cp -al` makes one
     (tmp_path / "confirmed").unlink()
-    progress.take("n1", said(200, 200))
-    progress.note(whole=False)
-    progress.note()
+    progress.record("n1", said(200, 200))
+    progress.save(whole=False)
+    progress.save()
     assert ConfirmationsFile(str(tmp_path)).read().merged == 200
     progress.rest()
 
@@ -471,7 +471,7 @@ def test_a_session_rests_once_nothing_was_sent_between_two_looks(tmp_path):
     push, line = pushed(tmp_path)
 
     def look():
-        push.look()
+        push.check_soon()
         push.turn()
         return len(open_below(tmp_path))
 
@@ -495,12 +495,12 @@ def test_what_is_confirmed_of_a_session_made_again_is_noted_in_its_new_directory
     directory = tmp_path / "jfk"
     directory.mkdir()
     progress = SessionProgress(str(directory), 1)
-    progress.take("n1", said(300, 300), "a" * 32)
-    progress.note(whole=False)
+    progress.record("n1", said(300, 300), "a" * 32)
+    progress.save(whole=False)
     shutil.rmtree(directory)
     directory.mkdir()
-    progress.take("n1", said(100, 100), "b" * 32)
-    progress.note(whole=False)
+    progress.record("n1", said(100, 100), "b" * 32)
+    progress.save(whole=False)
     assert ConfirmationsFile(str(directory)).read().merged == 100
     progress.rest()
 
@@ -610,10 +610,10 @@ def test_a_directory_whose_log_goes_on_is_sent_on_after_a_rest(tmp_path):
 def test_what_was_confirmed_of_a_log_says_nothing_of_the_backup_in_its_place(tmp_path):
     """Both have the same positions; the backup's own note is what is known of it."""
     progress = SessionProgress(str(tmp_path))
-    progress.take("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
+    progress.record("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
     progress.forget()
     assert (progress.known.merged, progress.released) == (START, START)
-    assert progress.take("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
+    assert progress.record("n1", Ack(0, RUN_1, RUN_1, RUN_1, RUN_1, RUN_1), "a" * 32)
 
 
 def test_a_publisher_restored_beside_a_running_pusher_is_told(tmp_path):
@@ -675,7 +675,7 @@ def test_what_was_still_to_be_noted_of_a_log_is_not_noted_in_the_backup(tmp_path
     confirm(push, line)
     restore_from_journal(source, backup, way)
     before = ConfirmationsFile(str(source)).read()
-    push.look()
+    push.check_soon()
     push.turn()
     assert "was deleted or put back from a backup" in push.error("jfk")
     assert ConfirmationsFile(str(source)).read() == before

@@ -204,13 +204,13 @@ def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being
 def test_what_a_node_held_before_it_executed_a_reset_counts_for_nothing():
     """The leader would call a majority durable what one node alone has."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
-    other.hold("jfk", Position(800))
-    leader.hold("jfk", Position(800))
+    other.record_durable("jfk", Position(800))
+    leader.record_durable("jfk", Position(800))
     [report] = other.whole()
     leader.take_report("b", report)
     assert leader.agreed("jfk") == 800
     leader.drop("jfk")
-    leader.hold("jfk", Position(64))
+    leader.record_durable("jfk", Position(64))
     leader.take_report("b", report, ["jfk"])
     assert leader.agreed("jfk") == 0
 
@@ -219,10 +219,10 @@ def test_forgotten_sessions_are_not_reported_for_ever():
     """Every node would repeat to every other, several times a second, each that there ever was."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
     for holdings in (leader, other):
-        holdings.hold("jfk", Position(800))
+        holdings.record_durable("jfk", Position(800))
     leader.take_report("b", other.whole()[0])
     other.drop("jfk")
-    other.hold("lga", Position(64))
+    other.record_durable("lga", Position(64))
     [report] = other.whole()
     assert b"jfk" not in report
     assert leader.take_report("b", report) == ["lga"]
@@ -246,13 +246,13 @@ def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(t
         Ack(0, *[Position(end)] * 4, Position(1)) for end in (800, 64)
     )  # fmt: skip
     progress = SessionProgress(str(tmp_path))
-    assert progress.take("n1", far, "old")
-    progress.note()
+    assert progress.record("n1", far, "old")
+    progress.save()
     os.unlink(tmp_path / "confirmed")
-    assert progress.take("n1", near, "new")
-    progress.note()
+    assert progress.record("n1", near, "new")
+    progress.save()
     assert ConfirmationsFile(str(tmp_path)).read().merged == 64
-    assert not progress.take("n2", far, "old"), "it is late"
+    assert not progress.record("n2", far, "old"), "it is late"
     assert progress.released == 64
 
 
@@ -266,8 +266,8 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     ledger.opened["b"] = Ownership("alice", "f" * 32, 1)
     copies = Copies(bench.executor, holdings)
     bench.executor.held = holdings.own
-    holdings.hold("b", ledger.merged_to("b"))
-    copies.hold("b")
+    holdings.record_durable("b", ledger.merged_to("b"))
+    copies.record_growth("b")
     copies.check()
     assert "b" not in copies.checked
     log = bench.executor.log_of("b").id

@@ -190,7 +190,7 @@ def test_a_streams_reserve_is_its_own_and_is_loaded_again(process):
     nodes, much = process.host.nodes, 1 << 60
     process.host.reload(process.settings("n1", (f"trains;reserve={much}", "ships")))
     for node in nodes.values():
-        node.directory.guard.look()
+        node.directory.guard.measure()
     closed = {name: node.directory.guard.is_closed for name, node in nodes.items()}
     assert closed == {"flights": False, "trains": True, "ships": False}
     process.host.reload(process.settings("n1", ("trains;file_age_s=1h", "ships")))
@@ -218,7 +218,7 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, caplog):
         raise OSError(5, "Input/output error")
 
     syncer = failing.pipeline.inboxes.syncer
-    syncer.settle, syncer.put_off = broken, lambda: None
+    syncer.sync_if_small, syncer.put_off = broken, lambda: None
     with Publisher(f"{process.root}/pub", stream="trains", session="jfk") as publisher:
         publisher.publish(b"lost")
         assert eventually(lambda: failing.failure is not None, PATIENCE_S)
@@ -302,7 +302,11 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog):
             process.publish(name, b"x")
         for node in process.host.nodes.values():
             member = node.pipeline.member
-            node.periodic_sampler.look, member.hear, member.run = look, hear, full_disk(member)
+            node.periodic_sampler.take_sample, member.hear, member.run = (
+                look,
+                hear,
+                full_disk(member),
+            )
             node.pipeline.sequencer.hear("n9", [b""])
             node.pipeline.sequencer.ring()
         complaints = "the node cannot be looked at: ", "merging pauses: ", "from node n9: "

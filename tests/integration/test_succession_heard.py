@@ -194,7 +194,7 @@ def test_each_question_of_a_client_carries_it_and_each_answer_says_it(sites, tmp
                 str(tmp_path / "reach"), STREAM, [f"{h}:{p}" for h, p in known.addresses],
                 os.path.join(new.root, "certs"), "publisher",
             )  # fmt: skip
-            StandbyReach(settings, known).look()
+            StandbyReach(settings, known).poll()
         else:
             asking.successions = known.successions
             client = AdminClient(known.addresses, asking, keep=True)

@@ -55,7 +55,7 @@ def node(tmp_path_factory):
 def test_the_metrics_say_what_the_node_did(node):
     """What is on the dashboard at three in the morning has to be true."""
     pulled = eventually(
-        lambda: node.node.periodic_sampler.look() or node.metric("rt_sent_messages_total")
+        lambda: node.node.periodic_sampler.take_sample() or node.metric("rt_sent_messages_total")
     )
     assert pulled
     assert node.metric("rt_received_messages_total") == 1000
@@ -154,7 +154,7 @@ def test_log_history_has_the_fields_of_the_system_we_follow(node):
 def test_rt_clients_has_the_fields_of_the_system_we_follow(node):
     """Which publisher is connected, how far it is replicated, how fast it sends."""
     end = node.node.pipeline.feeds.end
-    assert eventually(lambda: node.node.periodic_sampler.look() or sent_to(node) == end)
+    assert eventually(lambda: node.node.periodic_sampler.take_sample() or sent_to(node) == end)
     result = node.json("/rt-clients")["result"]
     assert result["node"] == "n1"
     [row] = result["publishers"]["publisher"]

@@ -86,7 +86,7 @@ def test_a_pusher_shows_what_it_sent_and_what_waits(cluster, port):
     publisher.flush("merged", 60)
     site, watch = pushing(push, cluster)
     seen = port(site)
-    watch.look()
+    watch.check()
     assert seen.metric("rt_sent_messages_total") == 500
     assert seen.metric("rt_push_connected") == 1
     assert seen.metric("rt_push_lag_bytes") == seen.metric("rt_push_lag_seconds") == 0
@@ -114,7 +114,7 @@ def test_a_pusher_without_a_node_is_alive_unready_and_says_why(cluster, port, tm
 
 def unready(watch, seen):
     """Why it is not ready."""
-    watch.look()
+    watch.check()
     return str(json.loads(seen.ask("/readyz")[2])["reasons"])
 
 
@@ -168,8 +168,8 @@ def test_a_pusher_that_reaches_no_node_says_how_much_waits(cluster, port):
     publisher.publish(b"y" * 1000)
     publisher.flush("synced")
     seen = port(site)
-    assert eventually(lambda: watch.look() or "refused" in watch.words("jfk"))
-    watch.look()
+    assert eventually(lambda: watch.check() or "refused" in watch.words("jfk"))
+    watch.check()
     assert 1000 < seen.metric("rt_push_lag_bytes") < 2000
     assert seen.metric("rt_push_lag_seconds") > 0
     assert seen.metric("rt_stalled", hop="push") == 1
@@ -198,8 +198,8 @@ def test_a_session_stalls_where_no_majority_gets_it(status, stalled, caplog):
     client = SimpleNamespace(status=lambda: status)
     watch = PushWatch(client, 1.0, stalled_s=0.0)
     with caplog.at_level(logging.WARNING, "rt.client"):
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
     assert bool(watch.stalled) == stalled
     said = [each.getMessage() for each in caplog.records]
     words = "stalled for 0 s: published messages are not accepted (session jfk): b: refused"
@@ -210,15 +210,15 @@ def test_a_copy_that_reaches_no_node_or_does_not_move_stalls():
     """One line names the hop; a copy that has everything has no work."""
     status = {"node": "", "position": Position(8), "caught_up": False, "error": "refused"}
     watch = PullWatch(SimpleNamespace(status=lambda: SimpleNamespace(**status)), 1.0, 0.0)
-    watch.look()
+    watch.check()
     assert watch.stalled
     assert watch.words() == "merged messages are not copied: refused"
     status |= {"node": "n1:7420"}
-    watch.look()
+    watch.check()
     assert watch.stalled
     assert watch.words() == "n1:7420 is connected, and the copy stays at 0.0.8"
     status |= {"caught_up": True}
-    watch.look()
+    watch.check()
     assert not watch.stalled
 
 
@@ -305,7 +305,7 @@ def test_a_hop_that_stalls_is_one_line_and_one_when_it_moves(caplog):
     watch = OneHop(lambda: next(hops), stalled_s=0.0)
     with caplog.at_level(logging.INFO, "rt.client"):
         for _ in range(4):
-            watch.look()
+            watch.check()
     said = [each.getMessage() for each in caplog.records]
     assert said == ["stalled for 0 s: nothing is taken (jfk to n1)", "it moves again"]
 

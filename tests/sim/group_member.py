@@ -203,7 +203,7 @@ class SimMember(SimReader):
             if answer is not None:
                 self.world.demand_new(self.name, answer["claims"])
                 held = [each for each in claims.held.values() if not each.is_lost]
-                claims.take(request, answer, self.now_s)
+                claims.handle_answer(request, answer, self.now_s)
                 self.world.demand_lost(self.name, [each.number for each in held if each.is_lost])
                 self._count_buried()
             else:

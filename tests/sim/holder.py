@@ -70,7 +70,7 @@ class SimHolder(SimReader):
 
         def take(answer: Fields | None, error: Exception | None) -> None:
             if answer is not None:
-                held.take(request)
+                held.record_done(request)
                 self.world.acked = max(self.world.acked, held.sent)
                 return
             assert error is not None

@@ -48,8 +48,8 @@ class SimIdleHeartbeat:
         since_us = self._node.world.clock.now_us - self._lost_us
         return {name: place for name, (at_us, place) in self._heard.items() if at_us > since_us}
 
-    def take(self, sender: str, data: bytes) -> None:
-        """Take another process's heartbeat."""
+    def receive(self, sender: str, data: bytes) -> None:
+        """Receive another process's heartbeat."""
         life, number = _ORDER.unpack_from(data, len(BEAT))
         if (life, number) <= self._last.get(sender, (0, 0)):
             return

@@ -291,7 +291,7 @@ class Node:
         self._reader.add(bytes(sock.got))
         sock.got.clear()
         sock.room = self.world.chance.choice(ROOMS) if self.world.is_busy else 8 * MIB
-        for message in self._reader.take():
+        for message in self._reader.pop_messages():
             self._hear(NUMBER.unpack_from(message)[0], len(message))
 
     def resume(self) -> None:

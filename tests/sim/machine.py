@@ -124,7 +124,7 @@ class Books:
             ledger.roll()
         headers = _header(each)
         merged = merged.digested(ledger.digest, ledger.end, headers)
-        ledger.take(each, merged, size, headers)
+        ledger.record_slice(each, merged, size, headers)
 
     def save(self) -> bytes:
         """Return the ledger and the messages seen."""

@@ -179,12 +179,12 @@ class MemberNode(SimNode):
     def receive(self, source: str, data: bytes) -> None:
         """Handle a message, or an announcement."""
         self.membership.follow()
-        self.membership.note(source)
+        self.membership.record_heard(source)
         if data[:1] != ANNOUNCEMENT:
             super().receive(source, data)
             return
         try:
-            self.membership.take(source, data[1:])
+            self.membership.receive(source, data[1:])
         except UnheardError as error:
             self.cluster.unheard(self, source, str(error))
 

@@ -50,7 +50,7 @@ def a_deadline_is_called_early() -> list[Patch]:
     """What is due within 5 ms is called now."""
     right = "while self.next_s <= now_s"
     more = ("self._heap[0][0] > now_s", "self._heap[0][0] > now_s + 0.005")
-    return [rewritten(Deadlines, "take", right, "while self.next_s <= now_s + 0.005", *more)]
+    return [rewritten(Deadlines, "pop_due", right, "while self.next_s <= now_s + 0.005", *more)]
 
 
 @looping
@@ -256,7 +256,7 @@ def any_amount_waits_for_a_node() -> list[Patch]:
 )
 def all_that_waits_is_taken_at_once() -> list[Patch]:
     """What is being sent, and what is queued meanwhile, have a bound each."""
-    return [rewritten(SendQueue, "take", " and size < _TAKE_BYTES", "")]
+    return [rewritten(SendQueue, "pop", " and size < _TAKE_BYTES", "")]
 
 
 # Timers

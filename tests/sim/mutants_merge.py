@@ -215,7 +215,7 @@ def short_leader_leads_on() -> list[Patch]:
 @merging
 def lacking_and_not_asking() -> list[Patch]:
     """No node requests a session whose publisher reaches too few nodes."""
-    return [(Wants, "look", lambda self, *_, **named: {})]
+    return [(Wants, "choose", lambda self, *_, **named: {})]
 
 
 @merging

@@ -83,7 +83,7 @@ def publisher_takes_one_for_all() -> list[Patch]:
 @merging
 def hold_survives_its_copy() -> list[Patch]:
     """A copy is set aside, and what it held is still reported."""
-    return [rewritten(Member, "lose", "self.hold(session, START)", "pass")]
+    return [rewritten(Member, "lose", "self.record_durable(session, START)", "pass")]
 
 
 @merging

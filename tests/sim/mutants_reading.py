@@ -48,14 +48,14 @@ def reads_are_answered_before_they_are_executed() -> list[Patch]:
 @reading
 def a_member_believes_every_no() -> list[Patch]:
     """A member drops a claim, and its work, because an outdated node refused it."""
-    right = MemberClaims.take
+    right = MemberClaims.handle_answer
 
-    def take(
+    def handle_answer(
         self: MemberClaims, request: dict[str, Any], answer: dict[str, Any], now_s: float
     ) -> None:
         right(self, {**request, "latest": True}, answer, now_s)
 
-    return [(MemberClaims, "take", take)]
+    return [(MemberClaims, "handle_answer", handle_answer)]
 
 
 @reading

@@ -40,12 +40,12 @@ def rests_without_an_idle_heartbeat() -> list[Patch]:
 @resting
 def nothing_ends_a_rest() -> list[Patch]:
     """An idle node stays idle, whatever is proposed, and whichever node is silent."""
-    right = IdlePolicy.look
+    right = IdlePolicy.decide
 
-    def look(self: IdlePolicy, now_s: float, *, is_loud: bool) -> bool:
+    def decide(self: IdlePolicy, now_s: float, *, is_loud: bool) -> bool:
         return self.is_resting or right(self, now_s, is_loud=is_loud)
 
-    return [(IdlePolicy, "look", look)]
+    return [(IdlePolicy, "decide", decide)]
 
 
 @resting

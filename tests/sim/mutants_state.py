@@ -35,7 +35,7 @@ def speaks_before_the_sync() -> list[Patch]:
     """Votes and acknowledgements are sent before what they promise is durable."""
     right, wrong = "self.after_sync.append(PeerMessage(to", "self.now.append(PeerMessage(to"
     return [
-        (Outgoing, "send_after_sync", Outgoing.send_now), rewritten(Outgoing, "take", right, wrong)
+        (Outgoing, "send_after_sync", Outgoing.send_now), rewritten(Outgoing, "drain", right, wrong)
     ]  # fmt: skip
 
 
@@ -62,24 +62,24 @@ def failed_sync_forgiven() -> list[Patch]:
 @mutant
 def page_cache_trusted() -> list[Patch]:
     """What is read at the start counts as durable although it may be only in memory."""
-    right = EntryLog.settle
+    right = EntryLog.make_durable
 
-    def settle(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
+    def make_durable(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
         right(self, is_proven or bool(self._tail), base_index, base_term)
 
-    return [(EntryLog, "settle", settle)]
+    return [(EntryLog, "make_durable", make_durable)]
 
 
 @mutant
 def page_cache_synced_again() -> list[Patch]:
     """What is read at the start is synced, not written again: the kernel has nothing to write."""
-    right = EntryLog.settle
+    right = EntryLog.make_durable
 
-    def settle(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
+    def make_durable(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
         self._file.sync()
         right(self, is_proven or bool(self._tail), base_index, base_term)
 
-    return [(EntryLog, "settle", settle)]
+    return [(EntryLog, "make_durable", make_durable)]
 
 
 @mutant
@@ -168,7 +168,7 @@ def snapshot_keeps_the_old_log() -> list[Patch]:
 @mutant
 def chunks_taken_in_any_order() -> list[Patch]:
     """Chunks of a snapshot are joined in order of arrival."""
-    return [rewritten(Assembly, "take", "if offset == len(self._parts):", "if True:")]
+    return [rewritten(Assembly, "add", "if offset == len(self._parts):", "if True:")]
 
 
 # Lost state

@@ -302,7 +302,7 @@ class ReadingCluster(ReadCluster):
         """Check a member's belief that these claims are no longer its own."""
         group = self._latest[1]
         for number in numbers:
-            if group is not None and group.claim(number) is not None:
+            if group is not None and group.find_claim(number) is not None:
                 raise Violation(f"{name} gives up claim {number}, which no other was handed")
 
     def ends(self, member: SimMember, end: Position) -> None:

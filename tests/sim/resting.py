@@ -72,7 +72,7 @@ class RestingNode(MergeNode):
     def receive(self, source: str, data: bytes) -> None:
         """Handle a member's message, or its process's heartbeat."""
         if data.startswith(BEAT):
-            self.idle_heartbeat.take(source, data)
+            self.idle_heartbeat.receive(source, data)
         else:
             super().receive(source, data)
 

@@ -286,7 +286,7 @@ class RoadNode:
             if view.leads and sessions:
                 self._mail.received.update(dict.fromkeys(sessions))
                 self.step()
-        elif self.inboxes.syncer.settle():
+        elif self.inboxes.syncer.sync_if_small():
             self.step()
 
     def hear(self, sender: str, data: bytes) -> None:

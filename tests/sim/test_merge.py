@@ -267,6 +267,6 @@ def test_reports_and_plans_keep_the_order_in_which_sessions_came() -> None:
     holdings = Holdings("a", "abc")
     names = [f"s{number}" for number in range(20)]
     for name in names:
-        holdings.hold(name, Position(8))
+        holdings.record_durable(name, Position(8))
     [report] = holdings.changes()
     assert list(decode_report(report)[1]) == names

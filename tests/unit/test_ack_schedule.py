@@ -35,7 +35,7 @@ def test_a_connection_is_woken_once_for_the_news_of_many_channels():
     bells.ring(*range(CHANNELS))
     assert bells.schedule.wake.sets == 1
     assert bells.tried == [0], "the thread that was woken acknowledges them all"
-    assert bells.schedule.look()
+    assert bells.schedule.check()
     assert sorted(bells.schedule.due({})) == [*range(CHANNELS)]
 
 
@@ -44,10 +44,10 @@ def test_news_after_a_look_wakes_the_connection_again():
     bells = Bells()
     bells.ring(0)
     bells.schedule.due({})
-    assert not bells.schedule.look()
+    assert not bells.schedule.check()
     bells.ring(1)
     assert bells.schedule.wake.sets == 2
-    assert bells.schedule.look()
+    assert bells.schedule.check()
 
 
 def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path):

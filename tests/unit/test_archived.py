@@ -220,15 +220,15 @@ def test_an_instruction_has_its_limits():
 def test_the_ledger_carries_policy_and_what_is_archived_in_its_snapshot():
     """A node that returns has them from the leader's state."""
     ledger = Ledger()
-    ledger.note("policy", Policy().text())
+    ledger.set_note("policy", Policy().text())
     ledger.archived_to, ledger.active_sessions = FILES[2], {"lga", "jfk"}
     copy = decode_ledger(ledger.encode())
     assert copy == ledger
     assert copy.encode() == ledger.encode()
-    ledger.note("policy", "")
+    ledger.set_note("policy", "")
     assert not ledger.notes
     for place in range(NOTES_MAX + 5):
-        ledger.note(f"lease r{place}", "x")
+        ledger.set_note(f"lease r{place}", "x")
     assert len(ledger.notes) == NOTES_MAX
 
 

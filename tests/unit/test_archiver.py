@@ -484,7 +484,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     for note in ended_leases(ledger.notes, NOW, NOW):
         member.order(note, first=True)
     for note in member.proposals.orders:
-        ledger.note(note.name, note.text)
+        ledger.set_note(note.name, note.text)
     assert leases_of_notes(ledger.notes) == [renewed]
 
 
@@ -594,7 +594,7 @@ def test_leases_requested_at_once_do_not_exceed_the_limit():
             threads.append(threading.Thread(target=ask, args=["nas"]))
             threads[0].start()
             looked.wait(0.2)  # it must not happen, so there is no event to wait for
-        ledger.note(note.name, note.text)
+        ledger.set_note(note.name, note.text)
 
     member = SimpleNamespace(reads=Confirmed())
     admin = NodeAdmin(None, Renewing(order), member, SimpleNamespace(now_ns=NOW))

@@ -65,7 +65,7 @@ class Bench:
                 publisher.publish(message)
                 publisher.flush("written")
                 if session not in self.holdings.own:
-                    self.holdings.hold(session, self.place(session))
+                    self.holdings.record_durable(session, self.place(session))
 
     def ends(self, *sessions: str, checked: bool = True) -> dict[str, Position]:
         """Up to where sessions can be planned by carrying them."""
@@ -122,7 +122,7 @@ def test_what_a_majority_has_is_planned_without_bytes(bench):
 
 def test_what_the_leader_has_synced_meanwhile_is_carried_still(bench):
     """The others have not synced it: they wait for the instruction."""
-    bench.holdings.hold("jfk", bench.place("jfk"))
+    bench.holdings.record_durable("jfk", bench.place("jfk"))
     assert bench.ends() == {"jfk": bench.place("jfk")}
 
 
@@ -451,7 +451,7 @@ def test_while_a_disk_is_slow_no_connection_waits_for_it(clock):
 
     def settles():
         syncer.mark(written)
-        return syncer.settle()
+        return syncer.sync_if_small()
 
     assert [settles(), settles(), settles(), settles()] == [True, True, True, False]
     took_s += [0.001] * 20

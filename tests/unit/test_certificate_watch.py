@@ -126,16 +126,16 @@ def test_a_pause_and_two_looks_at_every_connection_are_within_a_second(watched):
     for number, (_, theirs) in enumerate(pairs):
         name = f"spark {number}"
         watch.watch(theirs, name, watched.certificate, watched.trust, lambda: "")
-    watch.look()
+    watch.check()
     costs = []
     for _ in range(3):
         os.utime(os.path.join(watched.there, "ca.pem"))
         began_s = time.thread_time()
-        watch.look()
+        watch.check()
         costs.append(time.thread_time() - began_s)
     revoke_spark(watched)
     began_s = time.thread_time()
-    watch.look()
+    watch.check()
     costs.append(time.thread_time() - began_s)
     for ours, theirs in pairs:
         ours.settimeout(0)
@@ -155,7 +155,7 @@ def test_a_look_at_many_connections_looks_once_at_the_files_that_they_share(watc
     assert first.change() == ""
     os.utime(watched.files.cert, (1, 1))
     assert [each.change() for each in others] == [""] * 2, "the first has looked for all"
-    watch.look()
+    watch.check()
     assert all(each.change() for each in (first, *others))
 
 
@@ -165,10 +165,10 @@ def test_a_connection_that_ended_by_itself_is_forgotten(watched):
     there = weakref.ref(trust := Trust(os.path.join(watched.there, "ca.pem")))
     watch.watch(watched.theirs, "spark", watched.certificate, trust, lambda: "")
     del trust
-    watch.look()
+    watch.check()
     assert there() is not None
     watched.theirs.close()
-    watch.look()
+    watch.check()
     gc.collect()
     assert there() is None
 

@@ -40,9 +40,9 @@ class Executor:
 def copies(*errors):
     """Return the copies of a node that holds one session, and its executor."""
     executor, holdings = Executor(*errors), Holdings("n1", ["n1"])
-    holdings.hold("jfk", END)
+    holdings.record_durable("jfk", END)
     made = Copies(executor, holdings)
-    made.hold("jfk")
+    made.record_growth("jfk")
     return made, executor
 
 
@@ -65,6 +65,6 @@ def test_a_copy_that_diverged_is_not_checked_again_before_it_grows():
         known.check()
     known.check()
     assert executor.checks == 1
-    known.hold("jfk")
+    known.record_growth("jfk")
     known.check()
     assert "jfk" in known.checked

@@ -17,7 +17,7 @@ def decisive(change, *members, name="n3"):
     """Return whether these members end a node by refusing it as removed."""
     verdicts = RemovalVerdicts()
     for each in members:
-        verdicts.take(each, is_removed=True)
+        verdicts.record(each, is_removed=True)
     return verdicts.are_decisive(change, name)
 
 
@@ -36,9 +36,9 @@ def test_no_single_member_ends_a_node_by_calling_it_removed(voters, needed):
 def test_a_member_that_lets_the_node_in_takes_its_verdict_back():
     """It had not yet heard that the node was added again."""
     verdicts, change = RemovalVerdicts(), LastChange(0, 0, listed("n1", "n2", "n3"), {})
-    verdicts.take("n1", is_removed=True)
-    verdicts.take("n1", is_removed=False)
-    verdicts.take("n2", is_removed=True)
+    verdicts.record("n1", is_removed=True)
+    verdicts.record("n1", is_removed=False)
+    verdicts.record("n2", is_removed=True)
     assert not verdicts.are_decisive(change, "n3")
 
 

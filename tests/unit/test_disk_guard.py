@@ -14,7 +14,7 @@ def test_a_disk_that_takes_data_again_is_a_warning_and_no_error(tmp_path, caplog
     with pytest.raises(Refused, match="takes data again when there is room"):
         guard.demand_room()
     guard.reserve = 0
-    guard.look()
+    guard.measure()
     guard.demand_room()
     assert [(each.levelno, "takes new data" in each.message) for each in caplog.records] == [
         (logging.ERROR, False),

@@ -34,7 +34,7 @@ class Member:
         """The copy is gone."""
         self.holds.pop(session, None)
 
-    def hold(self, session, durable):
+    def record_durable(self, session, durable):
         """The copy is here up to a place."""
         self.holds[session] = durable
 

@@ -163,9 +163,9 @@ def gathered(*frames):
     found = GatheredFrames()
     for each in frames:
         found.add("jfk", each)
-    taken = found.take("jfk")
-    assert found.take("jfk") is None
-    assert found.take("lga") is None
+    taken = found.pop("jfk")
+    assert found.pop("jfk") is None
+    assert found.pop("lga") is None
     return taken
 
 
@@ -241,7 +241,7 @@ def test_a_frame_added_while_others_are_joined_is_not_joined_unchecked():
     adder = threading.Thread(target=found.add, args=("jfk", Late("a", Position(24), b"z" * 8, 1)))
     adder.start()
     assert is_late.wait(10)
-    joined = found.take("jfk")
+    joined = found.pop("jfk")
     assert not adder.is_alive()
     assert (joined.data, joined.messages) == (b"12345678" * 2, 2)
 
@@ -258,7 +258,7 @@ def test_gathered_frames_take_bounded_memory():
         live.append(number)
         found.add("jfk", Counted("a", Position(8 * number), b"12345678", 1))
     assert len(live) < 100
-    assert found.take("jfk") is None
+    assert found.pop("jfk") is None
     found.add("jfk", frame(0))
     found.forget()
-    assert found.take("jfk") is None
+    assert found.pop("jfk") is None

@@ -166,12 +166,12 @@ def test_one_yes_of_any_node_is_noted_and_stays(tmp_path):
     """It is what all have agreed on; a node that was restarted may not know it yet."""
     note = HeadersNote(str(tmp_path))
     news = HeadersNews(str(tmp_path))
-    news.take("n1", "n3 is old")
-    news.take("n2", "n3 is old")
+    news.record("n1", "n3 is old")
+    news.record("n2", "n3 is old")
     assert note.read() == "n3 is old"
-    news.take("n2", "")
+    news.record("n2", "")
     assert note.read() == ""
-    news.take("n1", "n2 is old")
+    news.record("n1", "n2 is old")
     assert note.read() == ""
 
 
@@ -187,10 +187,10 @@ def test_a_no_of_an_earlier_run_is_forgotten_and_a_yes_is_not(tmp_path):
 def test_a_note_waits_for_the_stream_to_have_a_directory(tmp_path):
     """A pusher may run before the first publisher does, and must not make the directory."""
     news = HeadersNews(str(tmp_path / STREAM))
-    news.take("n1", "")
+    news.record("n1", "")
     assert not (tmp_path / STREAM).exists()
     (tmp_path / STREAM).mkdir()
-    news.note()
+    news.save()
     assert HeadersNote(str(tmp_path / STREAM)).read() == ""
 
 

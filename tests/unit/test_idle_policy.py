@@ -47,7 +47,7 @@ class Bench:
     def pass_s(self, seconds, *, is_loud=False):
         """Let time pass and check again; return whether the node is idle."""
         self.now_s += seconds
-        return self.rest.look(self.now_s, is_loud=is_loud)
+        return self.rest.decide(self.now_s, is_loud=is_loud)
 
     def shows(self):
         """Return whether the others are told of a place."""
@@ -226,7 +226,7 @@ LEDGER = SimpleNamespace(merged_to=lambda _session: Position(100))
 def held_by_three(mine, *theirs):
     """Return what the nodes hold of one session."""
     holdings = Holdings("n1", ["n1", "n2", "n3"])
-    holdings.hold("jfk", Position(mine))
+    holdings.record_durable("jfk", Position(mine))
     for name, end in zip(("n2", "n3"), theirs, strict=True):
         holdings.take_report(name, *encode_reports({"jfk": Position(end)}, whole=True))
     return holdings

@@ -36,7 +36,7 @@ def test_deadlines_say_what_a_plain_table_of_them_would(done):
             table.pop(name, None)
         else:
             due = {each: due_s for each, due_s in table.items() if due_s <= at_s}
-            taken = deadlines.take(at_s)
+            taken = deadlines.pop_due(at_s)
             assert sorted(taken) == sorted(due)
             assert [due[each] for each in taken] == sorted(due.values())
             table = {each: due_s for each, due_s in table.items() if each not in due}
@@ -50,8 +50,8 @@ def test_a_deadline_that_is_put_off_at_each_message_leaves_nothing_in_the_heap()
     for at_s in range(10_000):
         deadlines.set("beat", float(at_s))
     assert deadlines.entries == 1
-    assert deadlines.take(9_998.0) == []
-    assert deadlines.take(9_999.0) == ["beat"]
+    assert deadlines.pop_due(9_998.0) == []
+    assert deadlines.pop_due(9_999.0) == ["beat"]
     assert deadlines.entries == 0
 
 
@@ -62,7 +62,7 @@ def test_a_deadline_that_is_near_and_far_by_turns_leaves_nothing_in_the_heap():
         deadlines.set("another", now_s + 2.0)
         deadlines.set("heartbeat", now_s + 5_000.0)
         deadlines.set("heartbeat", now_s + 1.0)
-        assert deadlines.take(now_s + 1.0)[-1] == "heartbeat"
+        assert deadlines.pop_due(now_s + 1.0)[-1] == "heartbeat"
         most = max(most, deadlines.entries)
     assert most < 30
 
@@ -71,7 +71,7 @@ def test_a_deadline_set_again_while_it_is_taken_waits_for_the_next_turn():
     """What is due at once again, as duties with a backlog are, must not hold the loop in a turn."""
     deadlines = Deadlines()
     deadlines.set("step", 1.0)
-    for each in deadlines.take(5.0):
+    for each in deadlines.pop_due(5.0):
         deadlines.set(each, 1.0)
     assert deadlines.next_s == 1.0
 
@@ -206,6 +206,6 @@ def test_what_a_node_is_sent_next_is_little_beside_what_waits_for_it():
         queue.put(each)
     taken = []
     while queue:
-        taken.append(queue.take())
+        taken.append(queue.pop())
         assert len(taken[-1]) <= MIB
     assert taken == messages[8:], "32 MiB, the latest ones"

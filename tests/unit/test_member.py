@@ -171,7 +171,7 @@ def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, te
     disowned = []
     member = member_of(Engine(), Executor(), disown=disowned.append)
     member.restart_check = SimpleNamespace(
-        is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
+        is_over=is_over, finding="b knows", receive=lambda _sender, _body: False,
         claim=SimpleNamespace(begun=Reach(3, 5)),
     )  # fmt: skip
     member.engine.status = lambda: SimpleNamespace(term=term, leader=leader)

@@ -21,7 +21,7 @@ def answered(**facts):
 def member():
     """Return a member that has asked once, and was handed the messages from 0 to 10."""
     claims = MemberClaims(Group("etl"), "a", START, follow=False)
-    claims.take(claims.said(0.0), answered(claims=[CLAIM]), 0.0)
+    claims.handle_answer(claims.said(0.0), answered(claims=[CLAIM]), 0.0)
     return claims
 
 
@@ -41,7 +41,7 @@ def test_what_is_acknowledged_is_agreed_once_an_answer_says_so(member):
     assert request["done"] == [[7, 5]]
     member.not_said(request, Refused("undecided", "no majority"))
     assert not member.is_agreed(claim, upto)
-    member.take(member.said(2.0), answered(), 2.0)
+    member.handle_answer(member.said(2.0), answered(), 2.0)
     assert member.is_agreed(claim, upto)
 
 
@@ -49,13 +49,13 @@ def test_an_acknowledgement_of_a_lost_range_is_refused(member):
     """It returned as if the nodes had agreed, and another member got the message."""
     claim = held(member)
     upto = member.progress(claim, Position(5), 1.0)
-    member.take(member.said(1.0), answered(lost=[7]), 1.0)
+    member.handle_answer(member.said(1.0), answered(lost=[7]), 1.0)
     assert not claim.is_lost, "this node may not know of it yet"
     request = member.said(1.0)
     assert member.due_s() >= 1.0
     assert request["latest"]
     assert request["done"] == [[7, 5]], "it was not taken, so it is said again"
-    member.take(request, answered(lost=[7]), 1.0)
+    member.handle_answer(request, answered(lost=[7]), 1.0)
     with pytest.raises(ClaimLost, match="does not count") as lost:
         member.is_agreed(claim, upto)
     assert not lost.value.may_count
@@ -69,7 +69,7 @@ def test_an_acknowledgement_whose_answer_was_lost_may_have_counted(member):
     claim = held(member)
     upto = member.progress(claim, Position(10), 1.0)
     member.not_said(member.said(1.0), PeerError("it hung up"))
-    member.take(member.said(2.0) | {"latest": True}, answered(lost=[7]), 2.0)
+    member.handle_answer(member.said(2.0) | {"latest": True}, answered(lost=[7]), 2.0)
     with pytest.raises(ClaimLost, match="may have counted") as lost:
         member.is_agreed(claim, upto)
     assert lost.value.may_count
@@ -78,7 +78,7 @@ def test_an_acknowledgement_whose_answer_was_lost_may_have_counted(member):
 
 def test_a_lost_range_is_taken_from_the_queue_too(member):
     """Nothing of it was handed out, and another member has it by now."""
-    member.take(member.said(1.0) | {"latest": True}, answered(lost=[7]), 1.0)
+    member.handle_answer(member.said(1.0) | {"latest": True}, answered(lost=[7]), 1.0)
     assert member.next(1.0) is None
 
 
@@ -89,7 +89,7 @@ def test_what_precedes_a_rejected_message_is_agreed_with_the_rejection(member):
     assert not member.is_agreed(claim, member.progress(claim, Position(2), 1.0))
     request = member.said(1.0)
     assert request["failed"] == [[7, 3, 1.0]]
-    member.take(request, answered(), 1.0)
+    member.handle_answer(request, answered(), 1.0)
     assert member.is_agreed(claim, Position(2))
 
 
@@ -97,9 +97,9 @@ def test_a_rejection_of_a_range_that_a_node_does_not_know_yet_is_said_again(memb
     """It was said once, and the acknowledgement of what followed it counted the message as done."""
     claim = held(member)
     member.reject(claim, Position(3))
-    member.take(member.said(1.0), answered(lost=[7]), 1.0)
+    member.handle_answer(member.said(1.0), answered(lost=[7]), 1.0)
     assert member.said(1.0)["failed"] == [[7, 3, 1.0]]
-    member.take(member.said(2.0) | {"latest": True}, answered(lost=[7]), 2.0)
+    member.handle_answer(member.said(2.0) | {"latest": True}, answered(lost=[7]), 2.0)
     member.reject(claim, Position(4))
     assert not member.said(3.0)["failed"], "and not of one that is lost for good"
 
@@ -108,12 +108,12 @@ def test_the_end_is_believed_only_as_of_the_latest(member):
     """A leader that had not executed its log said so at 2,046 of 3,000 messages."""
     claim = held(member)
     member.progress(claim, Position(10), 1.0)
-    member.take(member.said(1.0), answered(is_done=True), 1.0)
+    member.handle_answer(member.said(1.0), answered(is_done=True), 1.0)
     assert not member.is_done
     assert member.due_s() <= 1.0, "it asks again at once"
     request = member.said(1.0)
     assert request["latest"]
-    member.take(request, answered(is_done=True), 1.0)
+    member.handle_answer(request, answered(is_done=True), 1.0)
     assert member.is_done
 
 
@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_read_changes_nothing(member):
     member.progress(claim, Position(5), 1.0)
     request = member.said(1.0)
     with pytest.raises(TypeError):
-        member.take(request, answered(claims=[5]), 1.0)
+        member.handle_answer(request, answered(claims=[5]), 1.0)
     assert claim.sent == 0
 
 
@@ -163,7 +163,7 @@ def test_a_holder_believes_that_it_is_fenced_only_as_of_the_latest():
         cursor.must_ask_again(again, Refused("fenced", "taken"))
     cursor = HeldCursor("etl", 3, START, 0.0)
     assert cursor.must_ask_again(cursor.said(1.0), Refused("unknown-cursor", "no cursor"))
-    cursor.take(cursor.said(1.0))
+    cursor.record_done(cursor.said(1.0))
     assert not cursor.said(2.0)["latest"]
 
 
@@ -173,7 +173,7 @@ def test_what_is_held_of_a_log_that_has_ended_is_not_reported_in_the_next(is_ref
     member = MemberClaims(Group("etl"), "a", START, follow=True)
     first = member.said(0.0, "old")
     assert first["log"] == "old"
-    member.take(first, answered(claims=[CLAIM]), 0.0)
+    member.handle_answer(first, answered(claims=[CLAIM]), 0.0)
     claim = held(member)
     member.progress(claim, Position(3), 1.0)
     member.reject(claim, Position(4))
@@ -186,7 +186,7 @@ def test_what_is_held_of_a_log_that_has_ended_is_not_reported_in_the_next(is_ref
     assert [*request["done"], *request["held"], *request["failed"], *request["given_back"]] == []
     assert claim.is_lost
     assert [each.end for each in member.lost] == [Position(10)]
-    member.take(request, answered(claims=[CLAIM]), 2.0)
+    member.handle_answer(request, answered(claims=[CLAIM]), 2.0)
     assert member.next(3.0).number == 7, "which is of the new log"
     assert member.said(3.0)["log"] == "new", "while the copy is replaced, its log is not known"
 
@@ -197,7 +197,7 @@ def test_a_cursors_holder_tells_the_nodes_of_the_next_log_up_to_where_the_logs_p
     cursor = HeldCursor("etl", 3, START, 0.0)
     cursor.log = "old"
     cursor.ack(Position(64))
-    cursor.take(cursor.said(1.0))
+    cursor.record_done(cursor.said(1.0))
     cursor.carry(known)
     request = cursor.said(2.0, is_sign=True)
     assert (request["log"], request["position"]) == ("new", "0.0.40"), "they may know an older one"

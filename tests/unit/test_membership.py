@@ -67,9 +67,9 @@ class World:
         """Take an announcement, as another node of the same kind makes it; return if it counts."""
         other = World(sender)
         other.engine.have(term, index, seats(*names))
-        self.membership.note(sender)
+        self.membership.record_heard(sender)
         try:
-            self.membership.take(sender, other.membership.announcement())
+            self.membership.receive(sender, other.membership.announcement())
         except UnheardError:
             return False
         return True
@@ -84,7 +84,7 @@ class World:
         """These nodes confirm this node's start; then an election timeout passes."""
         for sender in senders:
             claim = Claim(0, StartChain(1, (22,)), Reach(), Reach())
-            self.restart_check.take(sender, encode_restart(RestartMessage(claim, OWN, None)))
+            self.restart_check.receive(sender, encode_restart(RestartMessage(claim, OWN, None)))
         for _ in range(PATIENCE_TICKS):
             self.restart_check.tick()
 
@@ -122,7 +122,7 @@ def test_a_node_that_is_not_listed_is_not_believed_while_a_voter_is_heard():
     world = World()
     for _ in range(2 * CUT_OFF_TICKS):
         world.wait(1)
-        world.membership.note("n3")
+        world.membership.record_heard("n3")
     assert not world.hear("n4", 3, 20, "n1", "n3", "n4")
     assert not world.membership.doors.is_open
 
@@ -132,7 +132,7 @@ def test_nodes_that_were_away_together_believe_those_that_replaced_the_others():
     world = World(members=("n1", "n2", "n3", "n4", "n5"))
     for _ in range(2 * CUT_OFF_TICKS):
         world.wait(1)
-        world.membership.note("n2")
+        world.membership.record_heard("n2")
     assert world.membership.doors.is_open
     assert world.hear("n6", 5, 30, "n1", "n2", "n6", "n7", "n8")
     assert {"n6", "n7", "n8"} <= world.dialled.keys()
@@ -143,8 +143,8 @@ def test_a_majority_that_hears_itself_believes_no_stranger():
     world = World(members=("n1", "n2", "n3", "n4", "n5"))
     for _ in range(2 * CUT_OFF_TICKS):
         world.wait(1)
-        world.membership.note("n2")
-        world.membership.note("n3")
+        world.membership.record_heard("n2")
+        world.membership.record_heard("n3")
     assert not world.membership.doors.is_open
     assert not world.hear("n6", 5, 30, "n1", "n2", "n6", "n7", "n8")
 
@@ -321,5 +321,5 @@ def test_a_node_that_joins_seven_others_says_nothing_that_they_refuse():
     names = [f"n{number}" for number in range(1, 9)]
     newcomer, member = World("n8", names), World("n1", names[:7])
     newcomer.engine.have(0, 0, seats(*names))
-    member.membership.take("n8", newcomer.membership.announcement())
+    member.membership.receive("n8", newcomer.membership.announcement())
     assert member.dialled.keys() == {*names[1:7]}, "and what no log says changes nothing"

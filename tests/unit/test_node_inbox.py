@@ -76,9 +76,9 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
     disk.step = step
     inbox.written()
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.syncer.settle()
+        inboxes.syncer.sync_if_small()
     inbox.written()
-    assert not inboxes.syncer.settle(), "nothing is synced, and so acknowledged, after it"
+    assert not inboxes.syncer.sync_if_small(), "nothing is synced, and so acknowledged, after it"
     synced = []
     disk.step = synced.append
     stopper = begun(inboxes.syncer.finish)

@@ -23,17 +23,17 @@ def test_a_pin_ends_ten_minutes_after_its_owner_lost_the_grant(caplog):
     """It held a terabyte for ever; and a mistake in the file must not cost it at once."""
     granted = {"spark", "nas"}
     pins = Pins(lambda _role, name: name in granted)
-    pins.look(NOTES, 0.0)
+    pins.check(NOTES, 0.0)
     granted.remove("spark")
-    pins.look(NOTES, 10.0)
-    pins.look(NOTES, 609.0)
+    pins.check(NOTES, 10.0)
+    pins.check(NOTES, 609.0)
     assert not pins.over
-    pins.look(NOTES, 610.0)
+    pins.check(NOTES, 610.0)
     assert pins.over == {"cursor etl", "cursor old"}
     assert "cursor etl pins files no more: its owner is not granted leases" in caplog.text
     assert [each.holder for each in leases_of_notes(NOTES, pins.over)] == ["group.etl"]
     granted.add("spark")
-    pins.look(NOTES, 611.0)
+    pins.check(NOTES, 611.0)
     assert not pins.over, "and it holds again once it is granted"
 
 
@@ -43,7 +43,7 @@ def test_a_mistake_in_the_grants_that_is_corrected_in_time_costs_no_pin():
     pins = Pins(lambda _role, _name: granted)
     for now_s in range(0, 3000, 300):
         granted = not granted
-        pins.look(NOTES, float(now_s))
+        pins.check(NOTES, float(now_s))
         assert not pins.over
 
 

@@ -86,7 +86,7 @@ class Bench:
 
     def hold(self, session: str, end: Position) -> None:
         """Give the leader a copy."""
-        self.holdings.hold(session, end)
+        self.holdings.record_durable(session, end)
         self.proposals.waiting.notice([session])
 
     def report(self, member: str, ends: dict[str, Position]) -> None:
@@ -152,7 +152,7 @@ def test_a_session_at_rest_is_looked_at_once_more_of_it_is_held(tmp_path, news):
         bench.holdings.take_report("b", encode_report(Report(ReportKind.FIRST, {"jfk": end})))
         bench.hold("jfk", end)
     else:
-        bench.holdings.hold("jfk", end)
+        bench.holdings.record_durable("jfk", end)
         bench.report("b", {"jfk": end})
     bench.propose()
     assert before < NEXT_FILE < bench.ledger.merged_to("jfk") <= end

@@ -99,7 +99,7 @@ def test_no_channel_is_opened_that_a_node_would_hang_up_for(connect, tmp_path):
     line = Line().shipping(connection)
     for name in ("bos", "ewr"):
         Publisher(tmp_path, stream=STREAM, session=name).close()
-    connection.look()
+    connection.check_soon()
     connection.turn()
     assert max(line.sessions) == 2
     book.names = lambda: ["jfk"]
@@ -114,7 +114,7 @@ def test_sessions_that_no_connection_could_carry_end_none(connect, tmp_path):
     _, connection = connect(book, channels_max=2)
     line = Line().shipping(connection)
     Publisher(tmp_path, stream=STREAM, session="bos").close()
-    connection.look()
+    connection.check_soon()
     connection.turn()
     assert connection.is_wanted()
     assert "2 sessions at most" in connection.error("bos")
@@ -133,14 +133,14 @@ def test_a_session_that_is_offered_again_is_refused_until_the_node_accepts_it(co
         line.answers = [Refusal(max(line.sessions), "busy", "another ships it")]
         before = len(line.sessions)
         turns(connection)
-        connection.look()
+        connection.check_soon()
         turns(connection)
         assert len(line.sessions) > before, "it was offered again"
         assert connection.refusal("jfk") == "busy"
         assert "another ships it" in connection.error("jfk")
     line.answers = [Standing(max(line.sessions), START)]
     turns(connection)
-    connection.look()
+    connection.check_soon()
     turns(connection)
     assert (connection.refusal("jfk"), connection.error("jfk")) == ("", connection.dialer.error)
 

@@ -30,7 +30,7 @@ class World:
         self.now_s += seconds
         if self.asked:
             self.asked[-1].end = end
-        self.watch.look(Position(position))
+        self.watch.check(Position(position))
 
 
 def test_a_reader_that_keeps_up_is_never_late():

@@ -109,7 +109,7 @@ def test_a_range_is_handed_out_again_once_its_holder_is_silent(nodes):
     assert (again["first"], again["end"], again["deliveries"]) == (at[3], first["end"], 2)
     late = worked(leader, held=[first["number"]], done=[[first["number"], at[5]]], messages=0)
     assert late["lost"] == [first["number"]]
-    assert nodes.group().claim(again["number"]).first == at[3], "it changes nothing"
+    assert nodes.group().find_claim(again["number"]).first == at[3], "it changes nothing"
 
 
 def test_a_new_leader_gives_the_holders_their_time(nodes):
@@ -133,7 +133,7 @@ def test_a_message_that_fails_is_alone_and_the_rest_goes_on(nodes):
     at = sorted(places(nodes.directory, claim))
     number = claim["number"]
     worked(leader, held=[number], failed=[[number, at[4], 2.0]], messages=0)
-    rest = nodes.group().claim(number)
+    rest = nodes.group().find_claim(number)
     assert (rest.first, rest.end) == (at[4] + 1, claim["end"])
     worked(leader, held=[number], done=[[number, claim["end"]]], messages=0)
     assert nodes.group().position == at[4]
@@ -254,7 +254,7 @@ def test_members_of_a_forgotten_group_acknowledge_nothing_of_the_next_one(nodes)
     (new,) = worked(leader, "b")["claims"]
     answer = worked(leader, done=[[old["number"], old["end"]]], messages=0)
     assert answer["lost"] == [old["number"]]
-    assert nodes.group().claim(new["number"]).first == new["first"]
+    assert nodes.group().find_claim(new["number"]).first == new["first"]
 
 
 class Signs(ClaimsHeard):

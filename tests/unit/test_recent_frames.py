@@ -77,9 +77,9 @@ class Node:
 
     def _hold(self, end: Position, session: str) -> None:
         self.told[session] = end
-        self.holdings.hold(session, end)
+        self.holdings.record_durable(session, end)
         if hasattr(self, "copies"):
-            self.copies.hold(session)
+            self.copies.record_growth(session)
 
     def begin(self, log: str = "1") -> None:
         """Let a publisher push a log."""
@@ -259,7 +259,7 @@ def test_what_the_disk_cannot_read_is_not_called_durable(node, error):
 def test_what_was_put_back_from_the_journal_is_read(node):
     """No publisher may come, whose bytes would have it compared."""
     node.receive(b"two")
-    node.inboxes.hold(node.inbox)
+    node.inboxes.sync_now(node.inbox)
     assert node.told["jfk"] == node.inbox.appender.end
     assert node.inbox.appender.recent.size == 0
 
@@ -270,7 +270,7 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(node):
     ledger.opened["jfk"] = Ownership("alice", "f" * 32, 1)
     ledger.tails.pop("jfk")
     node.copies.lose("jfk")
-    node.copies.hold("jfk")
+    node.copies.record_growth("jfk")
     node.copies.check()
     assert "jfk" not in node.copies.checked
     ledger.opened["jfk"] = Ownership("alice", "1" * 32, 1)

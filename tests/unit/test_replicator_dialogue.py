@@ -602,7 +602,9 @@ def test_damage_met_by_a_small_update_ends_the_channel(source, sink):
 def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
     """Otherwise it would be synced and merged only when another session brings something."""
     settled = []
-    dialogue = Dialogue(source, sink, settle=lambda: settled.append(dialogue.inbox.appender.end))
+    dialogue = Dialogue(
+        source, sink, handle_appends=lambda: settled.append(dialogue.inbox.appender.end)
+    )
     dialogue.talk()
     settled.clear()
     end = Log(source).write(100).appender.end

@@ -112,9 +112,9 @@ def test_arbitrary_bytes_are_a_report_or_a_peers_fault(data):
 def test_a_majority_holds_what_enough_members_reported():
     """Two of three is a majority; a member that lost its disk reports less, and that counts."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
-    leader.hold("jfk", Position(800))
+    leader.record_durable("jfk", Position(800))
     assert leader.agreed("jfk") == 0
-    other.hold("jfk", Position(500))
+    other.record_durable("jfk", Position(500))
     leader.take_report("b", *other.whole())
     assert leader.agreed("jfk") == 500
     leader.take_report("b", *Holdings("b", "abc").whole())
@@ -137,7 +137,7 @@ def test_a_node_is_short_of_what_a_majority_holds_more_of(sessions):
             for voter, end in zip(voters, ends, strict=True):
                 report = Report(ReportKind.CHANGES, {f"s{number}": Position(end)})
                 if voter == "n0" and not learns:
-                    node.hold(f"s{number}", Position(end))
+                    node.record_durable(f"s{number}", Position(end))
                 else:
                     node.take_report(voter, encode_report(report))
         asked = [f"s{number}" for number in range(len(sessions))]
@@ -149,7 +149,7 @@ def test_a_report_of_any_number_of_sessions_is_accepted():
     """The peers refused one of more than 100,000 sessions, and merged nothing more."""
     leader, other = Holdings("a", "abc"), Holdings("b", "abc")
     for number in range(100_001):
-        other.hold(f"s{number}", Position(8))
+        other.record_durable(f"s{number}", Position(8))
     for reports in (other.changes(), other.whole()):
         for report in reports:
             leader.take_report("b", report)

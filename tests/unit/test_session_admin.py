@@ -27,7 +27,7 @@ class Leader:
         holdings = Holdings("n1", ["n1", "n2", "n3"])
         for node, end in held.items():
             if node == "n1":
-                holdings.hold("jfk", end)
+                holdings.record_durable("jfk", end)
             else:
                 holdings.take_report(node, *encode_reports({"jfk": end}, whole=True))
         self.copy = None
@@ -51,7 +51,7 @@ class Leader:
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
         report = encode_part(PresencePart(True, pushed, 0))
-        self.presence.take(node, report)
+        self.presence.receive(node, report)
 
     def _decide(self, life, _is_done):
         self.orders.append(life)
@@ -151,12 +151,12 @@ def test_a_publisher_takes_no_name_with_a_new_log_before_all_of_the_last_one_is_
     operator = SimpleNamespace(name="operator", title="operator", may_operate=True)
     request = {"session": "jfk", "begins_again": True}
     with pytest.raises(Refused, match="may hold messages of session 'jfk' that are not merged"):
-        leader.admin.take(request, bob)
+        leader.admin.take_over(request, bob)
     leader.ledger.sessions["jfk"] = Position(900)
     with pytest.raises(Refused, match="may hold messages"):
-        leader.admin.take(request, bob)  # n2 and n3 have not said since what they hold
+        leader.admin.take_over(request, bob)  # n2 and n3 have not said since what they hold
     assert not leader.orders
-    leader.admin.take(request, operator)
+    leader.admin.take_over(request, operator)
     assert leader.orders[-1].begins_again
 
 

@@ -276,7 +276,7 @@ def test_nothing_expires_that_is_not_merged_or_not_settled():
     """The copies may be all that a power cut of every node leaves."""
     bench = Bench(expire_s=50)
     bench.open(closed_ns=40 * NS)
-    bench.member.holdings.hold("jfk", Position(800))
+    bench.member.holdings.record_durable("jfk", Position(800))
     bench.hears_holdings(end=800)
     bench.clock.settled_index = 99
     bench.hears()
@@ -329,7 +329,7 @@ def test_a_report_that_has_lost_a_part_says_nothing_of_what_a_node_does_not_hold
     """The session that is to expire may be named in that part."""
     leader, other = Holdings("n1", ["n1", "n2", "n3"]), Holdings("n2", ["n1", "n2", "n3"])
     for number in range(20_001):
-        other.hold(f"s{number}", Position(8))
+        other.record_durable(f"s{number}", Position(8))
     parts = other.whole()
     for nth, part in enumerate(parts):
         if nth != lost:
@@ -436,7 +436,7 @@ def test_a_report_that_is_cut_or_lies_is_a_peers_fault(cut):
     """What a peer sends is checked before it is believed."""
     whole = encode_part(PresencePart(True, {"jfk": Pushed("alice", LOG)}, 0))
     with pytest.raises(PeerError):
-        Presence().take("n2", whole[:cut])
+        Presence().receive("n2", whole[:cut])
     with pytest.raises(PeerError):
         decode_part(whole + b"x")
     with pytest.raises(PeerError):
@@ -452,16 +452,16 @@ def test_a_report_of_more_than_one_part_counts_once_all_of_it_is_here():
     parts = other.report()
     assert len(parts) == 3
     for part in parts[:-1]:
-        presence.take("n2", part)
+        presence.receive("n2", part)
         assert not presence.heard()
-    presence.take("n2", parts[-1])
+    presence.receive("n2", parts[-1])
     assert presence.reports(["n2"]) == [{}, other.own]
     other.own = dict([*other.own.items()][1:])
     for part in (other.report()[0], *other.report()[2:]):
-        presence.take("n2", part)
+        presence.receive("n2", part)
     assert presence.find("s0"), "a part was lost, so the last whole report counts"
     for part in other.report():
-        presence.take("n2", part)
+        presence.receive("n2", part)
     assert not presence.find("s0")
     assert presence.find("s20000")
 

@@ -130,7 +130,7 @@ class Town:
         """Deliver greetings, and the answers to them, until there are none."""
         mail = [(one, other) for one in self.up for other in self.up if one != other]
         for count, (source, target) in enumerate(mail):
-            if self.up[target].take(source, self.up[source].hello(target)):
+            if self.up[target].receive(source, self.up[source].hello(target)):
                 mail.append((target, source))
             assert count < 1000
 
@@ -196,7 +196,7 @@ def test_a_greeting_from_before_this_start_confirms_nothing():
     late = town.up["a"].hello("b")
     town.stop("b")
     town.start("b")
-    assert town.up["b"].take("a", late)
+    assert town.up["b"].receive("a", late)
     assert town.up["b"].waits_for == 1
 
 
@@ -272,7 +272,7 @@ def test_no_healthy_node_is_ever_called_an_older_copy():
                 late.append((one, other, town.up[one].hello(other)))
             for one, other, data in chance.sample(late, min(len(late), 6)):
                 if other in town.up:
-                    town.up[other].take(one, data)
+                    town.up[other].receive(one, data)
             assert not town.findings, f"seed {seed}"
 
 
@@ -403,7 +403,7 @@ def test_hostile_greetings_raise_nothing_but_a_peer_error():
     for place in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[place // 8] ^= 1 << place % 8
-        a_town().up["a"].take("b", bytes(flipped)) if _is_read(bytes(flipped)) else None
+        a_town().up["a"].receive("b", bytes(flipped)) if _is_read(bytes(flipped)) else None
     for _ in range(500):
         _is_read(chance.randbytes(chance.randrange(300)))
 

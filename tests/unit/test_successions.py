@@ -95,10 +95,10 @@ def test_a_word_that_another_process_has_heard_is_read(sign, tmp_path):
     path = str(tmp_path / "flights.succession")
     one, other = (Successions(STREAM, sign.authorities, path) for _ in range(2))
     one.hear(sign(FIRST))
-    other.look()
+    other.reload()
     assert (other.after(A), other.serial) == (FIRST, 1)
     other.hear(sign(SECOND))
-    one.look()
+    one.reload()
     assert (one.after(B), one.serial) == (SECOND, 2)
 
 
@@ -185,7 +185,7 @@ def test_confirmations_of_a_log_that_has_ended_do_not_count_for_the_next(tmp_pat
 def test_what_was_released_stays_released(tmp_path):
     """Its file may be gone."""
     progress = SessionProgress(str(tmp_path), 1)
-    progress.take("a1:7420", Ack(0, *map(Position, (96, 96, 96, 96, 500))))
+    progress.record("a1:7420", Ack(0, *map(Position, (96, 96, 96, 96, 500))))
     assert progress.released == 96
     progress.begin_epoch()
     assert (progress.known.merged, progress.known.released) == (0, 96)

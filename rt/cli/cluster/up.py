@@ -88,7 +88,7 @@ def up(
         click.echo(f"{counted(len(places), 'node')} up for stream {stream}; ctrl-C stops. Try:\n")
         show_client_commands(os.path.join(root, cluster_files.CLIENTS_NAME))
         while signals.wait(_CHECK_S):
-            running.look()
+            running.print_news()
             control.serve(running.obey)
 
 
@@ -136,7 +136,7 @@ class LocalCluster:
         self._running = dict(zip(self._places, started, strict=True))
         self._killed: set[str] = set()  # killed on request, and not started since
 
-    def look(self) -> None:
+    def print_news(self) -> None:
         """Print the warnings of nodes, and the names of nodes that ended, since the last call.
 
         Raises:

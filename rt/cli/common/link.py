@@ -101,7 +101,7 @@ def link_options(
             heard = known.successions
             if not follows:
                 known.successions = None
-                known.look()
+                known.refresh()
             texts = [f"{host}:{port}" for host, port in known.addresses]
             nodes = tuple(dict.fromkeys([*texts, *settings.nodes]))
             has_place = config_path() or os.path.isdir(
@@ -135,7 +135,7 @@ def remember_nodes(voters: Sequence[Address]) -> None:
         known.adopt(voters)
 
 
-def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
+def ask_latest_or_any(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the leader's answer to a request.
 
     If there is no leader, return any node's answer, and note on stderr that it may be old.

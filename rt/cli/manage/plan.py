@@ -12,7 +12,7 @@ from archiver.plan import Planned, archived_to, kept_files, planned, rolled_file
 from archiver.policy import Policy, parse_policy
 from rt.amounts import size_text
 from rt.cli.common.console import print_json, say, table
-from rt.cli.common.link import link_options, look
+from rt.cli.common.link import ask_latest_or_any, link_options
 from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
@@ -52,7 +52,7 @@ def plan(
         rows, rules = plan_of(directory, parse_policy(text or "{}"), at_ns)
     else:
         when = {} if at_ns is None else {"at_ns": at_ns}
-        answer = look(settings, {"do": "plan", **when})
+        answer = ask_latest_or_any(settings, {"do": "plan", **when})
         with reading_answers():
             rows = [Planned(**each) for each in answer["files"]]
             rules = json.dumps(answer["policy"])

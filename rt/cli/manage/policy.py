@@ -10,7 +10,7 @@ from archiver.policy import parse_policy, policy_of
 from rt.amounts import size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
-from rt.cli.common.link import link_options, look
+from rt.cli.common.link import ask_latest_or_any, link_options
 from rt.cli.common.options import Duration, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
@@ -38,7 +38,7 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
     \b
     rt archive policy show --nodes a:7420 --identity subscriber
     """  # noqa: D301 - click reads the backspace character
-    _show(look(settings, {"do": "policy"}), as_json=as_json)
+    _show(ask_latest_or_any(settings, {"do": "policy"}), as_json=as_json)
 
 
 @policy.command(name="set")

@@ -8,7 +8,7 @@ import click
 
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import print_json, say, show_outcome, table
-from rt.cli.common.link import link_options, look
+from rt.cli.common.link import ask_latest_or_any, link_options
 from rt.cli.common.options import Command
 from rt.client.readers.settings import ConnectionSettings
 from rt.log.read.start import parse_start
@@ -50,7 +50,7 @@ class Kind:
             settings: How to reach the nodes.
             which: `name="etl"` asks for the one of that name; nothing asks for all.
         """
-        answer = look(settings, {"do": self.field, **which})
+        answer = ask_latest_or_any(settings, {"do": self.field, **which})
         with reading_answers():
             return [dict(row) for row in answer[self.field]]
 

@@ -8,7 +8,7 @@ from rt.amounts import duration_text, size_text
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import print_json, say, table
-from rt.cli.common.link import link_options, look
+from rt.cli.common.link import ask_latest_or_any, link_options
 from rt.cli.common.options import flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.names import parse_peer
@@ -178,7 +178,7 @@ def policy(
     wanted = {"close_s": close, "take_s": take_, "expire_s": expire}
     given = {name: text for name, text in wanted.items() if text is not None}
     request = {"do": "set-session-policy", "policy": given} if given else {"do": "session-policy"}
-    answer = settings.ask(request) if given else look(settings, request)
+    answer = settings.ask(request) if given else ask_latest_or_any(settings, request)
     if as_json:
         print_json(answer)
         return
@@ -225,7 +225,7 @@ def quota(
     request: dict[str, Any] = {"do": "session-quota"}
     if given:
         request = {"do": "set-session-quota", "quota": given, "publisher": publisher or ""}
-    answer = settings.ask(request) if given else look(settings, request)
+    answer = settings.ask(request) if given else ask_latest_or_any(settings, request)
     if as_json:
         print_json(answer)
         return
@@ -269,7 +269,7 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
 
 
 def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = look(settings, request)
+    answer = ask_latest_or_any(settings, request)
     with reading_answers():
         return [dict(each) for each in answer["sessions"]]
 

@@ -200,7 +200,7 @@ class Claims:
         try:
             answer = self._nodes.ask(request)
             with self._news, reading_answers():
-                self._state.take(request, answer, time.monotonic())
+                self._state.handle_answer(request, answer, time.monotonic())
                 self._news.notify_all()
         except (RtError, OSError) as error:
             with self._news:

@@ -314,7 +314,7 @@ class GroupSubscriber:
     def _report_no_match(self) -> None:
         """Report once which wanted names matched none of the messages this member was given."""
         self._matching.has_given = self._reading.has_given
-        unmatched = self._matching.look(has_matched=self._reading.has_matched)
+        unmatched = self._matching.report(has_matched=self._reading.has_matched)
         if unmatched is None:
             return
         event = NoMatch(*unmatched, self._begin, self._claims.position, self.name)

@@ -227,7 +227,7 @@ class MemberClaims:
             "is_idle": not self._queue and self._pace.moved_s is None,
         }  # fmt: skip
 
-    def take(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
+    def handle_answer(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
         """Process the answer to a request; if it is unreadable, raise before changing anything."""
         lost = {int(number) for number in answer["lost"]}
         position, is_done = Position.parse(str(answer["position"])), bool(answer["is_done"])

@@ -60,7 +60,7 @@ class HeldCursor:
             self._sent_s = now_s
         return request
 
-    def take(self, request: dict[str, Any]) -> None:
+    def record_done(self, request: dict[str, Any]) -> None:
         """Record that a request was carried out."""
         self._is_unsure = False
         if "position" in request:

@@ -68,7 +68,7 @@ class ReaderLag:
         self._has_copy = False  # whether the copy had the end before the reader looked
         self._is_late = False
 
-    def look(self, position: Position) -> None:
+    def check(self, position: Position) -> None:
         """Check the lag before a reader at `position` looks for messages.
 
         Raises:
@@ -91,7 +91,7 @@ class ReaderLag:
             self._report(position, now_s - self._current_s)
 
     def read_all(self, position: Position) -> None:
-        """Record that the reader, now at `position`, has read all that the last `look` found."""
+        """Record that the reader, now at `position`, has read all that the last `check` found."""
         if self._has_copy:
             self._reach(position)
 

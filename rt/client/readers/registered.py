@@ -227,7 +227,7 @@ class RegisteredReader:
                 else:
                     is_over = True
                     with self._lock:
-                        self._held.take(request)
+                        self._held.record_done(request)
 
 
 def _taken(nodes: AdminClient, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:

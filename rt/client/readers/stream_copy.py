@@ -181,7 +181,7 @@ class StreamCopy:
             idle()
 
         reader.on_close.append(watch.close)
-        reader.look, reader.idle = lambda: watch.look(reader.position), read_all
+        reader.look, reader.idle = lambda: watch.check(reader.position), read_all
 
     def wait_caught_up(self, timeout_s: float) -> None:
         """Wait until the copy has all messages that were merged before this call.

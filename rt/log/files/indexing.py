@@ -38,7 +38,7 @@ class IndexCheck:
         self._begin = 0
         self._state = IndexState.GOOD
 
-    def take(self, entry: IndexEntry) -> None:
+    def compare(self, entry: IndexEntry) -> None:
         """Compare the next entry that the index should contain."""
         if self._state is not IndexState.GOOD:
             return
@@ -78,7 +78,7 @@ def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
             header = next_header(file.pread, walk, end)
             if header is None:
                 return
-            if entry := indexer.take(header, offset):
+            if entry := indexer.add(header, offset):
                 yield entry
 
 
@@ -90,7 +90,7 @@ def check_index(log: LogDirectory, start: Position) -> IndexState:
     with closing(index_file):
         check = IndexCheck(index_file.pread, index_file.size())
         for entry in entries(log, start):
-            check.take(entry)
+            check.compare(entry)
         return check.verdict()
 
 

@@ -123,7 +123,7 @@ class Matching:
         self._judge_s = self._judge_s or now_s + _GRACE_S
         return now_s >= self._judge_s
 
-    def look(self, *, has_matched: bool) -> tuple[tuple[str, ...], str] | None:
+    def report(self, *, has_matched: bool) -> tuple[tuple[str, ...], str] | None:
         """Return the names that match no session, and the session most like the first name.
 
         Returns None if there is nothing new to report. Returns no names and "" if every name has a
@@ -338,7 +338,7 @@ class Follower:
         """Report names that match no session; repeat it only when more sessions are known."""
         if self._follow and not self._matching.is_due(self._clock()):
             return
-        unmatched = self._matching.look(has_matched=self.has_matched)
+        unmatched = self._matching.report(has_matched=self.has_matched)
         if unmatched is None:
             return
         event = NoMatch(*unmatched, self._begin, reader.position)

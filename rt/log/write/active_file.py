@@ -32,7 +32,7 @@ class Facts:
     first_time_ns: int = 0
     last_time_ns: int = 0
 
-    def take(self, header: Header) -> None:
+    def add(self, header: Header) -> None:
         """Add a frame to the totals, unless it is a control frame."""
         if header.kind == _CONTROL:
             return
@@ -128,7 +128,7 @@ class ActiveFile:
 
     def _count_first(self) -> bool:
         try:
-            self.facts.take(parse_header(self._file.pread(HEADER_BYTES, 0)))
+            self.facts.add(parse_header(self._file.pread(HEADER_BYTES, 0)))
         except FrameError:
             return False
         return self.facts.frames > 0
@@ -196,8 +196,8 @@ class ActiveFile:
         self.last_frame = Position(self.start + offset)
         if self._indexer.merged and header.kind != _RANGE:
             return
-        self.facts.take(header)
-        if entry := self._indexer.take(header, offset):
+        self.facts.add(header)
+        if entry := self._indexer.add(header, offset):
             self._pending.append(entry)
             place = len(self._pending) - _INDEX_BUFFER
             if place >= 0 and self._pending[place].offset <= self._synced:

@@ -96,9 +96,9 @@ class RolledCheck:
 
     def _take(self, frame: Frame) -> None:
         walk, header = self._scan.walk, frame.header
-        self._chain.take(header, frame.position, walk.range)
+        self._chain.add(header, frame.position, walk.range)
         if not walk.merged or header.kind == FrameKind.RANGE:
-            self._facts.take(header)
+            self._facts.add(header)
 
     def _demand_line(self) -> None:
         """Raise `CorruptLog` unless the file matches its manifest line."""

@@ -75,7 +75,7 @@ class Successions:
         self._lock = threading.Lock()
         self._stamp: tuple[int, ...] = ()
         self._read_kept()
-        self.look()
+        self.reload()
 
     @property
     def texts(self) -> Sequence[str]:
@@ -165,7 +165,7 @@ class Successions:
         if word.old == self._log_id:  # not that of a log which was here before
             self._is_kept = self._take(text.decode().rstrip("\n"))
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Read the file again if another process has changed it."""
         if not self._path:
             return
@@ -240,7 +240,7 @@ class Greeting:
         """Return the statements that a connection sends when it begins."""
         if self._known is None:
             return ()
-        self._known.look()
+        self._known.reload()
         self.serial = self._known.serial
         return self._known.texts
 

@@ -22,7 +22,7 @@ class Deadlines(Generic[Name]):
         >>> deadlines.set("beat", 5.0)
         >>> deadlines.set("step", 1.0)
         >>> deadlines.set("beat", 9.0)
-        >>> deadlines.take(5.0), deadlines.next_s
+        >>> deadlines.pop_due(5.0), deadlines.next_s
         (['step'], 9.0)
     """
 
@@ -63,7 +63,7 @@ class Deadlines(Generic[Name]):
                 self._queue(name, at_s)
         return NEVER_S
 
-    def take(self, now_s: float) -> list[Name]:
+    def pop_due(self, now_s: float) -> list[Name]:
         """Return the names that are due, the earliest first, and remove their deadlines."""
         due: list[Name] = []
         if not self._heap or self._heap[0][0] > now_s:

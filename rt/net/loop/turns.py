@@ -221,7 +221,7 @@ class LoopTurns(ABC):
                 break
         for party in self._ready.turn(last_s, self.clock):
             self._serve(party)
-        for party in self.deadlines.take(self.clock()):
+        for party in self.deadlines.pop_due(self.clock()):
             if party.is_urgent:
                 self._last[party] = None
             else:

@@ -92,7 +92,7 @@ class NodeSuccessions:
 
     def say(self) -> Sequence[str]:
         """Return the statements to send to every peer."""
-        self._known.look()
+        self._known.reload()
         return self._known.texts
 
     def hear(self, text: str) -> None:

@@ -81,7 +81,7 @@ class SessionAdmin:
             "adopt-session": change(self.adopt),
             "reset-session": change(self.reset),
             "forget-session": change(self.forget),
-            "take-session": Verb(self.take, changes=True, pushes=True, is_latest=True),
+            "take-session": Verb(self.take_over, changes=True, pushes=True, is_latest=True),
             "session-policy": Verb(lambda request, _identity: self.policy(request)),
             "set-session-policy": change(self.set_policy),
         }  # fmt: skip
@@ -128,7 +128,7 @@ class SessionAdmin:
         """
         return self._end(_named(request), SessionChange.FORGOTTEN)
 
-    def take(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def take_over(self, request: Fields, identity: PeerIdentity) -> Fields:
         """Take over the name of a session whose owner is gone; continue its log or begin another.
 
         Raises:

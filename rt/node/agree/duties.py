@@ -222,7 +222,7 @@ class Duties:
         if not (is_loud or is_tick or rest.is_resting):
             return
         before = rest.ticks
-        rest.look(now_s, is_loud=is_loud)
+        rest.decide(now_s, is_loud=is_loud)
         ticks = rest.ticks
         if is_tick or ticks != before:
             rest_s, tick_s = timing.rest_s, timing.tick_s
@@ -269,7 +269,7 @@ class Duties:
         for session in mail.synced:
             held = self._dependencies.sessions.copy_as_of(session, self._executor.ledger.index)
             if held is not None:  # it may have been set aside
-                member.hold(session, held.durable)
+                member.record_durable(session, held.durable)
         if mail.received and member.engine.leads:
             member.proposals.waiting.notice(mail.received)
         for sender, data in mail.heard:
@@ -280,7 +280,7 @@ class Duties:
             except PeerError as error:
                 self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
             except Diverged as difference:
-                self._forks.take(now_s, difference)
+                self._forks.stop_for_difference(now_s, difference)
         for each in mail.gone:  # after their last messages
             member.gone(each)
         for term, instruction in mail.orders:
@@ -303,7 +303,7 @@ class Duties:
         for session, stuck in waiting.stuck.items():
             self._report_stuck(session, stuck, is_new=session not in before.stuck)
         if member.engine.fork is not None:
-            self._forks.look(now_s, member.engine.fork)
+            self._forks.stop_for_fork(now_s, member.engine.fork)
         if self._executor.ledger.notes.get(SEALED_NOTE) != self._seal:
             self._look_at_seal(self._executor.ledger.notes)
         if now_s >= self._next_look_s:
@@ -312,7 +312,7 @@ class Duties:
             if (
                 not self._dependencies.is_full()
             ):  # else a session that is asked for would be refused
-                self._missing.look(waiting.missing)
+                self._missing.request(waiting.missing)
         self._dependencies.snapshots.turn(now_s)
         self._executor.rest()
 
@@ -363,7 +363,7 @@ class Duties:
                     is_full=self._dependencies.is_full(), paused=self._paused,
                 )  # fmt: skip
         except Diverged as difference:
-            self._forks.take(now_s, difference)
+            self._forks.stop_for_difference(now_s, difference)
         except CorruptLog as damage:
             self._mend(damage)
 

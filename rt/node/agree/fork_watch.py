@@ -46,7 +46,7 @@ class ForkWatch:
         self._member = member
         self._refuse = refuse
 
-    def look(self, now_s: float, fork: Fork) -> None:
+    def stop_for_fork(self, now_s: float, fork: Fork) -> None:
         """Stop merging and serving because the consensus has found a fork."""
         if self.found is None:
             appender = self._member.executor.appender
@@ -57,7 +57,7 @@ class ForkWatch:
                 f"{fork.leader}, which leads term {fork.term}",
             )
 
-    def take(self, now_s: float, difference: Diverged) -> None:
+    def stop_for_difference(self, now_s: float, difference: Diverged) -> None:
         """Stop merging and serving because the merged log here differs from the agreed one."""
         if self.found is None:
             self._stop(now_s, difference.position, difference.reason)

@@ -180,21 +180,21 @@ class ProcessHeartbeat:
             self._heard = {**self._heard, reading: heard}
         return not self._is_over
 
-    def take(self, reading: PeerIn, reader: MessageReader) -> None:
-        """Take bytes from a process; `PeerError` if they break the protocol."""
+    def receive(self, reading: PeerIn, reader: MessageReader) -> None:
+        """Receive bytes from a process; `PeerError` if they break the protocol."""
         heard = self._heard[reading]
-        for beat in reader.take():
+        for beat in reader.pop_messages():
             if beat == heard.last:  # the usual case
                 heard.at_s = self.clock()
             else:
-                self._take(heard, decode_heartbeat(beat))
+                self._record(heard, decode_heartbeat(beat))
             heard.last = beat
 
     def lost(self, reading: PeerIn) -> None:
         """Wake the streams of a process that has closed its connection."""
         if (heard := self._heard.get(reading)) is not None:
             self._heard = {each: of for each, of in self._heard.items() if each is not reading}
-            self._take(heard, {})
+            self._record(heard, {})
 
     def forget(self, stream: StreamHeartbeat) -> None:
         """Remove a stream, and the connections that only it needed."""
@@ -260,7 +260,7 @@ class ProcessHeartbeat:
                 if line.connected:  # a queued heartbeat would be stale
                     line.put(self._beat_told)
 
-    def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
+    def _record(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
         """Record a heartbeat; wake each stream that its sender no longer lists at its position."""
         before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
         ended = [group for group, was in before.items() if streams.get(group) != was]

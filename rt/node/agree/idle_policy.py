@@ -71,7 +71,7 @@ class IdlePolicy:
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
         self.ticks = 1  # ticks of the consensus per timed step; 0 at rest
 
-    def look(self, now_s: float, *, is_loud: bool) -> bool:
+    def decide(self, now_s: float, *, is_loud: bool) -> bool:
         """Decide, after a step, whether to rest now, and announce it; return the decision.
 
         Args:

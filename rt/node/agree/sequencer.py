@@ -71,7 +71,7 @@ class NodeSequencer:
         self._stopping = False
         self._next_s = time.monotonic()
 
-    def hold(self, session: str) -> None:
+    def record_synced(self, session: str) -> None:
         """Record that a session was synced, for the step after `ring`."""
         self._arrived.append(lambda mail: mail.synced.setdefault(session))
 

@@ -107,15 +107,15 @@ def read_founding(
     if carried is not None:
         _name_groups(ledger, carried, reading.merged, named)
         for name in _OF_ONE_CLUSTER:
-            ledger.note(name, "")
+            ledger.set_note(name, "")
         return Founding(log, ledger, reading.term, carried.fingerprint)
     ledger.watermarks = grouped(ledger.watermarks, named)
     founded = Founded(
         identity.id, ledger.time_ns, frozenset(named), frozenset(reading.dropped), bool(gone)
     )
-    ledger.note(FOUNDED_NOTE, founded.text())
+    ledger.set_note(FOUNDED_NOTE, founded.text())
     level = FormatLevel(NEWEST, "the founding of the cluster", ledger.time_ns)
-    ledger.note(LEVEL_NOTE, level.text())
+    ledger.set_note(LEVEL_NOTE, level.text())
     return Founding(log, ledger, reading.term)
 
 
@@ -141,7 +141,7 @@ def _name_groups(
         groups = frozenset(named) - {NO_GROUP}
         founded = Founded(carried.log, before.time_ns, groups, frozenset(), is_partial=False)
         known_limits = ledger.notes.get(FOUNDED_NOTE)  # if the old cluster was founded from a log
-        ledger.note(FOUNDED_NOTE, founded.with_those_of(known_limits).text())
+        ledger.set_note(FOUNDED_NOTE, founded.with_those_of(known_limits).text())
 
 
 def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -220,7 +220,7 @@ class _Reading:
             end = file.size() if rolled_end is None else rolled_end
             try:
                 while header := next_header(file.pread, walk, end):
-                    self._chain.take(header, Position(walk.position - header.size), walk.range)
+                    self._chain.add(header, Position(walk.position - header.size), walk.range)
                     if header.kind == FrameKind.RANGE:
                         headers = []
                         continue

@@ -170,7 +170,9 @@ class Node:
         self.port, self._idle_heartbeat, self._is_whole = port, idle_heartbeat, is_whole
         self._served = self._make_served(about)
         # Syncs and sequences what a connection has appended (`replicator.host.Host`).
-        self.settle: Callable[[], None] = partial(self._ending.guarded, self.pipeline.settle)
+        self.handle_appends: Callable[[], None] = partial(
+            self._ending.guarded, self.pipeline.handle_appends
+        )
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.periodic_sampler = PeriodicSampler(
             NodeSampler(self._watched()), self._agree_on_members, loop=port.loop

@@ -64,7 +64,7 @@ class NodePipeline:
     """NodePipeline: brings messages from copies of sessions into the merged log, and archives it.
 
     Small batches are synced and sequenced in the turn of the event loop that received them
-    (`settle`). The rest is done later, by a thread if it waits for a disk.
+    (`handle_appends`). The rest is done later, by a thread if it waits for a disk.
 
     Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper.
     While the node runs, only the thread that runs the duties may use member, retention, watch and
@@ -103,7 +103,7 @@ class NodePipeline:
         self.feeds = self._make_feeds(directory.merged)
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream,
-            lambda _end, session: self.sequencer.hold(session), guard,
+            lambda _end, session: self.sequencer.record_synced(session), guard,
             # The session watch must know soon that a publisher has left.
             alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
             damaged=lambda found: self.sequencer.mend(found), memory=memory,
@@ -165,7 +165,7 @@ class NodePipeline:
         self.sequencer.stir()  # the copy may be newly opened and hold bytes to merge
         return inbox
 
-    def settle(self) -> None:
+    def handle_appends(self) -> None:
         """Handle a connection's append: have a small one merged unsynced, and sync a large one.
 
         The leader puts a small append into an instruction; a follower need only wait for that.
@@ -176,7 +176,7 @@ class NodePipeline:
             if view.leads and sessions:
                 self.sequencer.receive(sessions)
                 self.sequencer.ring()
-        elif self.inboxes.syncer.settle():
+        elif self.inboxes.syncer.sync_if_small():
             self.sequencer.ring()
 
     def hear(self, sender: str, messages: list[bytes]) -> None:

@@ -56,4 +56,4 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     for session in dropped:
         member.lose(session)
         if (held := sessions.copy_as_of(session, ledger.index)) is not None:
-            member.hold(session, held.durable)
+            member.record_durable(session, held.durable)

@@ -94,7 +94,7 @@ class InboxSyncer:
     Threads:
         `_changed` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_taken`.
         It is not held during a sync or a call of `_synced`, and is notified when a sync ends.
-        Connections, in the loop or in its pool, call `mark`, `settle` and `put_off`; any
+        Connections, in the loop or in its pool, call `mark`, `sync_if_small` and `put_off`; any
         thread may call `forget` and `stop`; the owner calls `start`, `finish` and `close`. The loop
         calls `ready`, which has a thread of `pool` sync a batch. Whichever thread sets `_syncing`
         syncs the batch. After a failure `_syncing` remains set, so that nothing else is synced.
@@ -103,7 +103,7 @@ class InboxSyncer:
     is_urgent = False
 
     def __init__(self, synced: Callable[[NodeInbox, Durable], None]) -> None:
-        """Prepare; before `start`, only `settle` syncs.
+        """Prepare; before `start`, only `sync_if_small` syncs.
 
         Args:
             synced: called with an inbox and its durable end, by the thread that synced it.
@@ -193,7 +193,7 @@ class InboxSyncer:
                 return [], put_off.pause_s()
             return self._begin_sync(), None
 
-    def settle(self) -> bool:
+    def sync_if_small(self) -> bool:
         """Sync a small update of one connection now, or leave it to the loop.
 
         Returns:
@@ -262,7 +262,7 @@ class InboxSyncer:
         """Sync all scheduled inboxes in this thread; the loop syncs no more.
 
         Raises:
-            OSError, CorruptLog: as for `settle`.
+            OSError, CorruptLog: as for `sync_if_small`.
         """
         self.stop()
         if (started := self._started) is not None:
@@ -312,7 +312,7 @@ class InboxSyncer:
                 self._rouse()
 
     def sync(self, batch: list[NodeInbox]) -> None:
-        """Sync these inboxes, one batch at a time, and report each; errors as for `settle`."""
+        """Sync these inboxes, one batch at a time, and report each; errors as `sync_if_small`."""
         [inbox, *others] = batch
         ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:

@@ -429,7 +429,7 @@ class Inboxes:
             if inbox.durable < inbox.appender.end:
                 inbox.appender.sync()
 
-    def hold(self, inbox: NodeInbox) -> None:
+    def sync_now(self, inbox: NodeInbox) -> None:
         """Sync a copy before the syncer runs, and report its end; `OSError` if the sync fails."""
         if (end := inbox.sync()) is not None:
             inbox.durable = end

@@ -32,7 +32,7 @@ class MissingSessions:
         self._wants = Wants(patience)
         self._asked: dict[str, str] = {}  # by session, the node last asked
 
-    def look(self, missing: tuple[str, Position] | None) -> None:
+    def request(self, missing: tuple[str, Position] | None) -> None:
         """Search for sessions that did not arrive, and ask for them; called a few times a second.
 
         Args:
@@ -42,7 +42,7 @@ class MissingSessions:
         member = self._member
         if not member.holdings.others:
             return
-        asked = self._wants.look(
+        asked = self._wants.choose(
             member.holdings,
             member.executor.ledger,
             missing=missing[0] if missing else "",

@@ -58,7 +58,7 @@ def _restore(inboxes: Inboxes, each: Slice) -> None:
     for header in headers:
         after.step(header)
     appender.append((each.carried[end - each.first :],), headers, after)
-    inboxes.hold(inbox)
+    inboxes.sync_now(inbox)
     begin = inbox.restored[0] if inbox.restored else end
     inbox.restored = begin, appender.end
     _log.warning(

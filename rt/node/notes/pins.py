@@ -54,7 +54,7 @@ class Pins:
         self._ungranted_s: dict[str, float] = {}  # by note, when the grant was missed first
         self.over: frozenset[str] = frozenset()  # notes whose pins no longer hold files
 
-    def look(self, notes: Mapping[str, str], now_s: float) -> None:
+    def check(self, notes: Mapping[str, str], now_s: float) -> None:
         """Check the grants; call this several times a minute."""
         since_s = {
             name: self._ungranted_s.get(name, now_s)

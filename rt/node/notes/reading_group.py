@@ -115,7 +115,7 @@ class ReadingGroup:
         """Whether another range may be handed out."""
         return len(self.claims) < CLAIMS_MAX
 
-    def claim(self, number: int) -> RangeClaim | None:
+    def find_claim(self, number: int) -> RangeClaim | None:
         """Return the claim of this number; None if it is done, or was handed to another member."""
         return next((each for each in self.claims if each.number == number), None)
 

@@ -27,10 +27,10 @@ class PeriodicSampler:
     """PeriodicSampler: publishes samples of a node, and logs stalls and a line of statistics.
 
     Threads:
-        Any thread may call `look`; a thread of the pool does so repeatedly. The thread in `look`
-        holds `_turn`; it alone uses `sampler`, `_stalled` and `_said`, adds to `trend` and replaces
-        `sample`. Any thread may read `sample`, since a sample never changes. `pause_s` and
-        `_watched_s` are read before each pause; any thread may set `_watched_s`.
+        Any thread may call `take_sample`; a thread of the pool does so repeatedly. The thread in
+        `take_sample` holds `_turn`; it alone uses `sampler`, `_stalled` and `_said`, adds to
+        `trend` and replaces `sample`. Any thread may read `sample`, since a sample never changes.
+        `pause_s` and `_watched_s` are read before each pause; any thread may set `_watched_s`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PeriodicSampler:
 
     def _look_out(self) -> float:
         try:
-            self.look()
+            self.take_sample()
             self._also()
         # The file system failed, or a file is being replaced. Errors that must stop the node stop
         # it elsewhere.
@@ -84,7 +84,7 @@ class PeriodicSampler:
             _log.warning("the node cannot be looked at: %s", error)
         return self._pause_s()
 
-    def look(self) -> None:
+    def take_sample(self) -> None:
         """Take a sample, and log stalls and statistics."""
         with self._turn:
             sample = self.sample = self.sampler.sample()

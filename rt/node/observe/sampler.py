@@ -89,7 +89,7 @@ class NodeSampler:
         sessions = tuple([self._session(each, now_ns, now_s, passed_s) for each in inboxes])
         self._seen = {each.session: each for each in sessions}
         clients = tuple(self._client(each, view.end, now_s) for each in watched.record.clients())
-        watched.guard.look()
+        watched.guard.measure()
         sample = NodeSample(
             now_ns, now_s, self._began_ns, view, sessions, clients,
             watched.peers.problems(view.engine.members) if watched.peers else {},
@@ -105,7 +105,7 @@ class NodeSampler:
         progress = progress_of(sample)
         self._waits.keep(progress.keys())
         self._confirms.keep(progress.keys())
-        return replace(sample, stalled=self.stalls.look(now_s, progress))
+        return replace(sample, stalled=self.stalls.update(now_s, progress))
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
         seen, peer, merged = self._seen.get(inbox.session, _UNSEEN), inbox.peer, inbox.merged
@@ -128,7 +128,7 @@ class NodeSampler:
         waiting_s = 0.0
         if merged < durable:
             name = f"{MERGE} {inbox.session}"
-            waiting_s = self._waits.look(name, reached=merged, end=durable, now_s=now_s)
+            waiting_s = self._waits.update(name, reached=merged, end=durable, now_s=now_s)
         view = SessionView(
             inbox.session, peer, received, durable, merged, traffic, bytes_per_s, connected_ns,
             last_ns, waiting_s,
@@ -144,10 +144,10 @@ class NodeSampler:
         if client.position is None or client.acked is None or client.ended_ns is not None:
             return client
         name = f"{PULL} {client.peer} at {client.address}"
-        unsent_s = self._waits.look(name, reached=client.position, end=end, now_s=now_s)
+        unsent_s = self._waits.update(name, reached=client.position, end=end, now_s=now_s)
         # a file that has ended may leave nothing to confirm
         acked = client.acked if bytes_between(client.acked, end) else end
-        silent_s = self._confirms.look(name, reached=acked, end=end, now_s=now_s)
+        silent_s = self._confirms.update(name, reached=acked, end=end, now_s=now_s)
         if silent_s < _CONFIRMS_S:
             return replace(client, waiting_s=unsent_s)
         position = min(client.position, client.acked)
@@ -155,9 +155,9 @@ class NodeSampler:
 
     def _flowed(self, passed_s: float) -> Flow:
         merged, last = Traffic(), self._flow
-        merged.take(self._watched.merged)
+        merged.add_from(self._watched.merged)
         received = Traffic()
-        received.take(self._received)
+        received.add_from(self._received)
         self._flow = Flow(
             _hop(received, last.received, passed_s), _hop(merged, last.merged, passed_s),
             _hop(self._watched.record.sent(), last.sent, passed_s),

@@ -26,14 +26,14 @@ class Waits:
     """Waits: measures how long each item's oldest work has waited; time is an argument.
 
     >>> waits = Waits()
-    >>> [waits.look("jfk", reached=8, end=end, now_s=now_s) for now_s, end in ((0, 9), (3, 12))]
+    >>> [waits.update("jfk", reached=8, end=end, now_s=now_s) for now_s, end in ((0, 9), (3, 12))]
     [0, 3]
     """
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[int, float]] = {}  # an awaited end, and since when
 
-    def look(self, name: str, *, reached: int, end: int, now_s: float) -> float:
+    def update(self, name: str, *, reached: int, end: int, now_s: float) -> float:
         """Return how long the work past `reached` has waited, in seconds; 0 if there is none.
 
         Args:
@@ -57,7 +57,7 @@ class Stalls:
     """Stalls: detects hops that have work and do not move; time is an argument.
 
     >>> stalls = Stalls(stalled_s=10)
-    >>> [stalls.look(now_s, {"jfk": HopProgress(8, waits=True)}) for now_s in (0, 9, 10)]
+    >>> [stalls.update(now_s, {"jfk": HopProgress(8, waits=True)}) for now_s in (0, 9, 10)]
     [{}, {}, {'jfk': 10}]
     """
 
@@ -66,7 +66,7 @@ class Stalls:
         self.stalled_s = stalled_s
         self._since: dict[str, tuple[object, float]] = {}  # what was reached, and when
 
-    def look(self, now_s: float, progress: Mapping[str, HopProgress]) -> dict[str, float]:
+    def update(self, now_s: float, progress: Mapping[str, HopProgress]) -> dict[str, float]:
         """Return how many seconds ago each stalled item last moved, by name.
 
         Args:

@@ -51,7 +51,7 @@ def node_status(
     """
     engine, waiting = view.engine, view.waiting
     is_late = settings.storage.lose_confirmed_on_power_cut
-    guard.look()
+    guard.measure()
     return {
         "node": settings.name,
         "stream": settings.stream,

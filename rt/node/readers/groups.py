@@ -140,7 +140,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         if group is None or not group.belongs_to(identity):
             return
         for number in said.held:
-            if group.claim(number) is not None:
+            if group.find_claim(number) is not None:
                 self._heard.hear(name, number)
         self._heard.member(name, said.member)
 
@@ -178,7 +178,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
             demand_owner(group, identity)
             handed_out.clear()
             freed.clear()
-            lost[:] = [each for each in _named(said) if group.claim(each) is None]
+            lost[:] = [each for each in _named(said) if group.find_claim(each) is None]
             group = self._taken(group, said, freed, lost)
             more = self._given(group, said) if said.messages else None
             if more is not None:
@@ -245,17 +245,17 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         whole claim, whose number is added to `lost`.
         """
         for number, position, delay_s in said.failed:
-            claim = group.claim(number)
+            claim = group.find_claim(number)
             if claim is not None and position >= claim.first:  # otherwise reported before
                 group = group.failed(claim, position)
                 freed.append((group.number, delay_s))
                 if group.claims[-1].end > position + 1:
                     lost.append(number)
         for number, position in said.done:
-            if (claim := group.claim(number)) is not None:
+            if (claim := group.find_claim(number)) is not None:
                 group = group.done(claim, position)
         for number in said.given_back:
-            if (claim := group.claim(number)) is not None:
+            if (claim := group.find_claim(number)) is not None:
                 group = group.given_back(claim)
                 freed.append((number, 0.0))
         return group

@@ -25,7 +25,7 @@ class DiskGuard:
     The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
 
     Threads:
-        Any thread may ask, or set `reserve`, the bytes to keep free. `look` writes `available`,
+        Any thread may ask, or set `reserve`, the bytes to keep free. `measure` writes `available`,
         `is_closed` and `_looked_s` under `_lock`; they are read without it, so an answer may be one
         measurement old. The rest never changes.
     """
@@ -53,7 +53,7 @@ class DiskGuard:
         """
         is_near = self.available < self.reserve + _COMING
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
-            self.look()
+            self.measure()
         if self.is_closed:
             free = size_text(self.available)
             raise Refused(
@@ -67,7 +67,7 @@ class DiskGuard:
         """The size of the reserve, as text."""
         return size_text(self.reserve)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the room now."""
         with self._lock:
             self._looked_s = time.monotonic()

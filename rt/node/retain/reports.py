@@ -67,7 +67,7 @@ class RetentionReports:
         self.durable_index, self.settled_index = durable_index, 0
         self._latest: dict[str, RetentionReport] = {}
 
-    def take(self, sender: str, report: RetentionReport) -> bool:
+    def record(self, sender: str, report: RetentionReport) -> bool:
         """Record another node's report.
 
         Returns:

@@ -79,7 +79,7 @@ class MergedGrowth:
         # the active file, and when it was first seen, by the monotonic clock; None at first
         self._active: tuple[Position, int] | None = None
 
-    def look(self, ledger: Ledger, now_s: float) -> None:
+    def measure(self, ledger: Ledger, now_s: float) -> None:
         """Measure how much was merged since the last measurement, if 0.2 s have passed."""
         end, passed_s = ledger.end, now_s - self._looked_s
         if passed_s >= _GROWTH_S:
@@ -166,7 +166,7 @@ class Retention:
             PeerError: the report is malformed.
         """
         report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
-        if self._reports.take(sender, report):
+        if self._reports.record(sender, report):
             self._turned_s, self.is_called = float("-inf"), True  # the others wait to learn of it
 
     @property
@@ -197,10 +197,10 @@ class Retention:
         if since_s < _STILL_S and now_at == self._turned_at:
             return
         self._turned_s, self._turned_at = now_s, now_at
-        self._growth.look(ledger, now_s)
+        self._growth.measure(ledger, now_s)
         self._report(now_s)
         living = self._living(now_s)
-        self._pins.look(ledger.notes, now_s)
+        self._pins.check(ledger.notes, now_s)
         self._look_at_clocks(living)
         self._look_at_disks(living)
         self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)

@@ -141,7 +141,7 @@ class SessionWatch:
         self._presence.own = own
 
     def _hear(self, sender: str, body: bytes) -> None:
-        if self._presence.take(sender, body):
+        if self._presence.receive(sender, body):
             self._has_news = True
 
     def _report(self) -> None:

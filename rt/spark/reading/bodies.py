@@ -66,14 +66,14 @@ class Block:
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return `length` bytes of free memory to write to; call `take` to mark them as used."""
+        """Return `length` bytes of free memory to write to; call `mark_used` once they are used."""
         if self.used + length > len(self.memory):
             made: Any = np.empty(max(length, self._size), "u1")  # the memory is not touched yet
             self.memory = memoryview(made)
             self.used = 0
         return self.memory[self.used : self.used + length]
 
-    def take(self, length: int) -> int:
+    def mark_used(self, length: int) -> int:
         """Mark the first `length` bytes that `room` last returned as used; return their offset."""
         begin = self.used
         self.used += length * self._keeps
@@ -167,7 +167,7 @@ class BodyReader:
             raise FrameError(_NOT_ADDING_UP)
         # copied, because the next payloads overwrite them
         keys, headers = bytes(data[size : size + keys_size]), bytes(data[size + keys_size :])
-        begin = block.take(size)
+        begin = block.mark_used(size)
         return Body(columns, block.memory, begin, begin + size, keys, headers)
 
 
