@@ -1,8 +1,8 @@
 """Carried bytes: small updates that travel inside the instruction that merges them.
 
 A slice can be planned once a majority holds its bytes durably, or if the instruction carries them.
-A node that has synced the journal entry then has the bytes as well, and waits neither for a sync of
-the session's own file nor for a report of one. See ADR 22.
+A node that has synced such a journal entry has the bytes as well, so it need not wait until the
+session's own file is synced, or reported as synced. See ADR 22.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -17,8 +17,9 @@ from rt.position import START, Position
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX, Merge, Slice
 from sequencer.planning.session_log import SessionLogs, changed_frame
 
-# Carried bytes that no snapshot covers yet. At this limit small updates wait for their own sync,
-# as large ones do: the journal is read whole at a start, and memory holds the same amount.
+# The most carried bytes that no snapshot covers yet. At this limit, small updates are not carried
+# but wait for their own sync, as large ones do. The limit is needed because a node reads its whole
+# journal when it starts, and memory holds the same amount.
 JOURNAL_BYTES_MAX: Final = 8 << 20
 
 
@@ -52,7 +53,9 @@ class Carrier:
         merged: Mapping[str, Position],
         checked: Container[str],
     ) -> dict[str, Position]:
-        """Return the ends of the sessions whose new bytes instructions should carry.
+        """For each session whose new bytes the next instruction should carry, return their end.
+
+        Sessions that do not fit are in `left_over` afterwards.
 
         Args:
             agreed: the end that a majority holds durably, for each session to consider.
@@ -79,7 +82,7 @@ class Carrier:
         return found
 
     def fill(self, merge: Merge, agreed: Mapping[str, Position]) -> Merge:
-        """Return the merge with the bytes added to each slice that no majority holds yet.
+        """Return the merge, with the bytes added to each slice that a majority does not hold yet.
 
         Args:
             merge: the merge that was just planned.

@@ -8,14 +8,14 @@ class CopyState:
 
     | what happens                                | what is forgotten                  |
     |---------------------------------------------|------------------------------------|
-    | it is set aside, damaged or different       | all but how often a copy differed  |
+    | it is set aside as damaged or different     | all but how often a copy differed  |
     | an instruction drops all copies             | everything                         |
-    | it agrees with the next slice               | that earlier ones differed         |
+    | it agrees with the next slice               | how often earlier copies differed  |
 
     Attributes:
         differed: how often a copy differed from the slice that was next.
-        searched_to: the copy was searched up to this position, and no message was found that its
-            group remembers; None if it was not searched.
+        searched_to: the position up to which the copy was searched, without success, for a message
+            that its group remembers; None if it was not searched.
         refused: why the session can never join its group, or "".
         is_unreadable: whether the last check could not read the copy; used to log that once.
     """

@@ -47,8 +47,8 @@ def new_samples(
     Args:
         appender: the merged log's appender, which has written the range.
         ledger: the state before the range.
-        each: a slice of a session in a group, which adds messages.
-        merged: the range it became.
+        each: a slice that adds messages, of a session in a group.
+        merged: the range that the slice became.
         headers: the raw headers of its frames.
 
     Raises:
@@ -121,7 +121,7 @@ def _compared(
 ) -> Stuck | None:
     """Search the next part of a session for a message that its group remembers; compare the two.
 
-    None if this part has no such message; the next call searches on.
+    Return None if this part has no such message; the next call searches the next part.
     """
     log, state = logs[each.session], logs.state(each.session)
     place = log.next_place(state.searched_to or each.first)

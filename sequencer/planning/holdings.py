@@ -45,7 +45,7 @@ class Report(NamedTuple):
 
 
 class Holdings:
-    """Holdings: how much of each session every member holds, by the members' reports.
+    """Holdings: how much of each session every member holds, as the members report it.
 
     The reports are up to date on the leader, and slightly late on other nodes.
     """
@@ -57,7 +57,7 @@ class Holdings:
         self._left: dict[str, int] = {}  # by member, sessions yet to come of its full report
         self._heard: dict[str, int] = {}  # by member, the round of its last full report
         self._executed: dict[str, int] = {}  # by member, as of its last report
-        self.round = 1  # counts the full reports that were due
+        self.round = 1  # how many full reports have been due
         self.follow(list(members))
         self.unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
@@ -100,7 +100,7 @@ class Holdings:
         for ends in self._voted:
             held.append(ends.get(session, START))
         held.sort()
-        return held[-self._majority]  # as `reached`, in a third of the calls
+        return held[-self._majority]  # like `reached`, with a third of the calls
 
     def short(self, sessions: Iterable[str]) -> Iterator[str]:
         """Yield the sessions of which a majority holds more durably than this node."""
@@ -176,8 +176,8 @@ class Holdings:
         Args:
             sender: the member.
             data: the report.
-            outdated: sessions to ignore, because an instruction that the member had not executed
-                yet dropped their copies.
+            outdated: sessions to ignore: an instruction dropped their copies, and the member had
+                not executed it when it sent this report.
 
         Raises:
             PeerError: the report is malformed; nothing was recorded.
@@ -217,10 +217,10 @@ class Holdings:
         return encode_reports(items, whole=False)
 
     def whole(self) -> list[bytes]:
-        """Return full reports, since earlier ones may have been lost.
+        """Return full reports of what this node holds, which replace any that were lost.
 
-        Sessions of which nothing is held are left out, since a full report replaces earlier ones,
-        and any number of sessions may have been forgotten.
+        Sessions of which this node holds nothing are left out: a full report replaces earlier ones,
+        so it need not list them, and there may be any number of them.
         """
         self.unreported.clear()
         return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)

@@ -37,8 +37,8 @@ class Planner:
 
         Args:
             logs: the copies.
-            received: returns the end of a session's copy here. It need not be durable, since bytes
-                are planned once a majority holds them durably, or if they are carried.
+            received: returns the end of a session's copy here. It need not be durable: bytes are
+                planned only if a majority holds them durably, or if the instruction carries them.
             may_carry: returns whether every member can read an instruction that carries bytes.
         """
         self.logs = logs
@@ -56,7 +56,7 @@ class Planner:
         own: Mapping[str, Position],
         checked: Container[str],
     ) -> dict[str, Position]:
-        """Return, by session, up to where a majority holds it durably and this node can read it.
+        """Return, for each session, the end that a majority holds durably and this node can read.
 
         Args:
             agreed: per session, the end a majority holds durably.
@@ -66,7 +66,7 @@ class Planner:
         found = {}
         for session, end in agreed.items():
             here = own.get(session, START)
-            # its sync may take longer than those of the majority
+            # this node's sync may take longer than the majority's
             if START < here < end and session in checked:
                 here = max(here, self._received(session))
             if here:
@@ -97,7 +97,7 @@ class Planner:
             return None
         start = self._turn % len(waiting)
         share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
-        # A range is never split, so one of a file's size would make the file exceed its limit.
+        # A range is never split, so a range of a file's size would make its file exceed the limit.
         share = min(share, SLICE_BYTES_MAX, ledger.file_bytes_max // 2)
         slices: list[Slice] = []
         grouped: set[str] = set()
@@ -146,7 +146,7 @@ class Planner:
         try:
             made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
         except FileNotFoundError as error:
-            # Its publisher was put back from a backup, and its next file follows an earlier one.
+            # Its publisher was restored from a backup, so its next file continues an earlier one.
             path = log.log.file_path(first.file)
             raise SessionDiverged(path, name, first, "the file is missing") from error
         # Only a new or adopted session has a merged end at the start of a file.
@@ -178,11 +178,12 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     *,
     ends: bool,
 ) -> Slice | None:
-    """Return a slice of up to `limit` bytes, but at least one frame; None if there is none.
+    """Return a session's next slice, or None if there is nothing to merge.
 
-    Repeats, messages whose numbers are merged already, may only be first in a slice. So the slice
-    ends before a frame with repeats that follows a new message. Control frames at its end are left
-    for the next slice unless they end the file: a slice of nothing else would be passed over.
+    It has about `limit` bytes, but at least one frame. A repeat is a message whose number is
+    already merged. Repeats may only come first in a slice, so the slice ends before any repeat that
+    follows a new message. Control frames at the end are left for the next slice unless they end the
+    file, since a slice of control frames alone would be passed over.
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()
@@ -208,9 +209,11 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
 def _whole(
     log: SessionLog, first: Position, end: Position, limit: int, found: list[Heading], *, ends: bool
 ) -> list[Heading]:
-    """Return the headers of up to `limit` bytes of frames, `found` or more.
+    """Return the headers for a slice, given headers `found` that do not end with a message.
 
-    Trailing control frames are left out, except at the end of the file if `ends` is set.
+    If `found` has no message but more frames follow, return it with the headers of the next `limit`
+    bytes. Otherwise return it without the control frames at its end, which are kept only if they
+    end the file (`ends` is set and `found` reaches `end`).
     """
     taken = sum(each.header.size for each in found)
     if not any(each.header.messages for each in found) and first + taken < end:

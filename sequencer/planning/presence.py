@@ -33,7 +33,7 @@ class PresencePart(NamedTuple):
     """PresencePart: a part of a node's report of the sessions that are pushed to it.
 
     Attributes:
-        is_first: whether the report begins with this part.
+        is_first: whether this is the first part of the report.
         pushed: the sessions in it.
         left: the number of sessions in the parts that follow.
     """
@@ -99,9 +99,9 @@ class Presence:
         self._told, self._parts = {}, {}
 
     def reports(self, members: Collection[str]) -> list[Mapping[str, Pushed]]:
-        """Return who pushes each session to this node, and to each node heard from lately.
+        """Return the reports of this node and of each node heard from in the last `HEARD_S`.
 
-        A session may be in several of them with different publishers: a lagging node does not know
+        A session may have different publishers in two reports, because a lagging node does not know
         the owner yet and may admit another publisher.
 
         Args:
@@ -111,7 +111,10 @@ class Presence:
         return [self.own, *(self._told[node][1] for node in self.heard())]
 
     def find(self, session: str) -> dict[str, Pushed]:
-        """Return who pushes a session to other nodes heard from lately, by node."""
+        """For each other node that reports a publisher of the session, return that publisher.
+
+        Reports older than `HEARD_S` are ignored.
+        """
         return {
             node: by
             for node in self.heard()
@@ -119,7 +122,7 @@ class Presence:
         }
 
     def heard(self) -> list[str]:
-        """Return the nodes heard from lately."""
+        """Return the nodes whose last complete report is less than `HEARD_S` old."""
         return [name for name, (at_s, _) in self._told.items() if self.now_s - at_s < HEARD_S]
 
 

@@ -1,4 +1,4 @@
-"""SessionLog: reads a session's copy for the sequencer: headers, and payload only on request."""
+"""SessionLog: reads frame headers, and on request whole frames, of a node's copy of a session."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +20,13 @@ from sequencer.planning.copy_state import CopyState
 
 # One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
-# 2 KB each, and most sessions are idle. If more sessions send at once, each is reopened for each
-# instruction, which takes some 0.1 ms.
+# Copies kept open, at 2 KB each; most sessions are idle. If more sessions than this send at once,
+# each copy is reopened for each instruction, which takes some 0.1 ms.
 _OPEN_MAX: Final = 1024
 
 
 class SessionLog:
-    """SessionLog: one session's copy: the frames that are still in memory, and its files.
+    """SessionLog: reads one session's copy, from memory while its frames are there, or from files.
 
     Only one of the files is open at a time.
     """
@@ -87,9 +87,10 @@ class SessionLog:
         return place
 
     def _is_passed(self, known: Manifest, place: Position) -> bool:
-        """Whether the next frame after `place` is in a later file.
+        """Whether the next frame is not at `place` but in a later file.
 
-        So it is if the file was rolled at `place`, or if it is the first file and does not exist.
+        This is so if the file was rolled at `place`, or if `place` is the start of the session and
+        the first file does not exist.
         """
         end = known.rolled_end(place.file)
         if end is None and place == START:
@@ -101,7 +102,7 @@ class SessionLog:
         return start in self.manifest.archived
 
     def header_at(self, position: Position) -> bytes | None:
-        """Return the raw header at a position; shorter at the file's end, None without a file.
+        """Return the raw header at a position, cut short by the file's end; None without a file.
 
         Opens and closes the file each time, since the copy may not be read again for long.
         """
@@ -115,7 +116,7 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file that `end` lies in was rolled at a smaller offset than that of `end`."""
+        """Whether the file of position `end` was rolled before it reached `end`."""
         rolled = self.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
@@ -136,8 +137,8 @@ class SessionLog:
 
         Args:
             first: position of the first frame.
-            end: where the last frame ends at the latest.
-            limit: bytes of frames to stop after; the first frame counts whatever its size.
+            end: the last frame ends here or earlier.
+            limit: the most bytes of frames; the first frame may be larger.
             is_taken: whether `take_bytes` will follow, so that whole frames are read at once.
 
         Raises:
@@ -249,7 +250,7 @@ class SessionLogs:
             self.states[session].set_aside()
 
     def drop(self, session: str) -> None:
-        """Forget all about a session, since its next log has nothing in common with this one."""
+        """Forget everything about a session, since its next log shares nothing with this one."""
         self.forget(session)
         self.states.pop(session, None)
 
@@ -269,7 +270,7 @@ class SessionLogs:
 
 
 def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
-    """Read the raw headers of a range's session frames from a merged log.
+    """Read from a merged log the raw headers of the session frames in a range.
 
     Args:
         appender: the merged log's appender.
@@ -277,7 +278,7 @@ def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
         merged: the range.
 
     Raises:
-        CorruptLog: other frames are there.
+        CorruptLog: the merged log has other bytes there than these frames.
     """
     walk, parts = Walk(merged.first, merged=False), []
     while walk.position < merged.first + merged.length:

@@ -29,11 +29,14 @@ class WaitingSessions:
         """Examine these sessions next, because this node's copies have grown."""
         for session in sessions:
             self.due[session] = None
-            if self._resting:  # usually empty, while many are noticed
+            if self._resting:  # usually empty, and many are noticed
                 self._resting.pop(session, None)
 
     def notice_reported(self, sessions: Iterable[str]) -> None:
-        """Examine these sessions if a majority now holds more of them than last time."""
+        """Examine these reported sessions next.
+
+        A session at rest is left there unless the end that a majority holds has changed.
+        """
         resting, agreed = self._resting, self._holdings.agreed
         self.notice(
             [each for each in sessions if each not in resting or resting[each] != agreed(each)]
@@ -49,7 +52,7 @@ class WaitingSessions:
         self.due = dict.fromkeys(sessions)
 
     def rest(self, sessions: Iterable[str]) -> None:
-        """Put these sessions to rest: what a majority holds is here, and cannot be merged yet."""
+        """Put these sessions to rest: this node has what a majority holds, but cannot merge it."""
         for session in sessions:
             self._resting[session] = self._holdings.agreed(session)
             del self.due[session]

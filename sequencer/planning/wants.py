@@ -7,10 +7,12 @@ from rt.position import START, Position
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings
 
-# A connection may be cut silently, which is noticed after 15 s; or the disk is slow.
+# The wait for a session is so many times as long while its publisher seems connected. It ends,
+# since the connection may be cut silently, which is noticed after 15 s, or the disk may be slow.
 _PATIENCE_WITH_PUBLISHERS: Final = 4
-# A publisher with a thousand sessions to send gives each its turn, seconds apart. A node asked
-# meanwhile would send the same bytes, and take bandwidth that the publisher needs.
+# The same while any session of that publisher grows: a publisher with a thousand sessions sends
+# them in turn, seconds apart. A node that was asked meanwhile would send the same bytes, and take
+# bandwidth that the publisher needs.
 _PATIENCE_WITH_BUSY_PUBLISHERS: Final = 16
 
 
@@ -25,7 +27,7 @@ class Wants:
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
         self._looks = 0
-        # The last look at which a session had grown here, by publisher; and of any publisher.
+        # By publisher, the last look at which one of its sessions had grown here; then of them all.
         self._busy: dict[str, int] = {}
         self._last_busy: int | None = None
 
@@ -39,17 +41,17 @@ class Wants:
     ) -> dict[str, list[str]]:
         """Return the sessions to ask for now, by member to ask.
 
-        The member that holds most is asked first. If nothing arrives, the others follow, each for
-        twice as long as the one before, so that even a slow one has enough time.
+        The member that holds the most is asked first. If nothing arrives, the others are asked in
+        turn, each for twice as long as the one before, so that even a slow one has enough time.
 
         Args:
             holdings: what every member holds.
             ledger: this node's state; a session's bytes are not needed once they are merged here.
             missing: the session of which the next instruction needs more.
-            feeder: returns the publisher of a session that seems connected, or "". The wait is 4
-                times as long for its sessions, and 16 times while another of them grows. It is also
-                4 times as long for a session that has not begun here and has no known publisher,
-                while the sessions of any publisher grow: that session may be sent next.
+            feeder: returns the publisher of a session if it seems connected, else "". The wait for
+                a session with such a publisher is 4 times as long, and 16 times while any session
+                of that publisher grows. Without one, the wait is 4 times as long if the session has
+                not begun here and any publisher's sessions grow: it may be sent next.
         """
         behind, late = dict[str, tuple[Position, int]](), list[str]()
         self._looks += 1
