@@ -342,19 +342,23 @@ class MemberCluster(Cluster):
             for name in members
             if (node := self.nodes.get(name)) is not None
             and node.alive
-            and not self._takes_for_removed(node, leader.name)
+            and not self._is_misled(node, leader)
         ]
         voters = [name for name, seat in members.items() if seat.votes]
         whole = all(name in self.nodes and self.nodes[name].alive for name in voters)
         return whole and all(state == (len(self.checker.decided), True) for state in states)
 
-    def _takes_for_removed(self, node: SimNode, leader: str) -> bool:
-        """Whether a learner knows the leader's name as a removed node's, and hears no voter.
+    def _is_misled(self, node: SimNode, leader: SimNode) -> bool:
+        """Whether a learner cannot find the leader; the operator has to act (limits in SAFETY.md).
 
-        See the limits in SAFETY.md: the operator has to add it again.
+        It knows the leader's name as a removed node's, or it hears a voter of its own log that was
+        removed and still runs.
         """
         assert isinstance(node, MemberNode)
-        return leader in node.membership.doors.departed and not node.raft.core.is_voter
+        doors, members = node.membership.doors, leader.raft.members
+        removed = [self.nodes[each] for each in doors.voters if each in self.nodes.keys() - members]
+        is_held = leader.name in doors.departed or any(each.alive for each in removed)
+        return is_held and not node.raft.core.is_voter
 
     def run(self) -> str:
         """Run the faults, demand progress, and then that the leader stays."""
