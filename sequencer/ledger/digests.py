@@ -44,5 +44,5 @@ class Digests:
 
 
 def encode_digest(ledger: Ledger) -> bytes:
-    """Return the merged log's end and digest, encoded for other nodes."""
+    """Encode the last instruction, and the merged log's end and digest after it."""
     return _BODY.pack(ledger.index, ledger.end, ledger.digest)

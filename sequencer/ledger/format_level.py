@@ -30,7 +30,7 @@ _BY_MAX: Final = 300  # characters
 
 
 class Feature(NamedTuple):
-    """Feature: what a level allows, and the first version of rt that reads it."""
+    """Feature: what a level allows, and the first version of rt that can read this level."""
 
     since: str
     words: str
@@ -87,7 +87,7 @@ def parse_level(text: str) -> FormatLevel:
 
 
 def level_of(notes: Mapping[str, str]) -> int:
-    """Return the level of a ledger with these notes.
+    """Return the level of a ledger with these notes; one above `NEWEST` if it is unknown.
 
     >>> level_of({}), level_of({HEADERS_NOTE: "1"})
     (7, 10)

@@ -116,7 +116,7 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
 
 
 def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Return the watermarks with one for each group in place of those of the group's sessions.
+    """Return the watermarks, with one per group instead of one per session of the group.
 
     A group has the highest watermark of its sessions, under the key "group NAME"; 0 if none of them
     has any. Sessions in no group keep their own watermarks.

@@ -139,9 +139,10 @@ class Archive:
 class Note:
     """Store a text under a name on every node; an empty text deletes the name.
 
-    The policy, read leases, registered cursors and groups of readers are notes. The sequencer does
-    not interpret them. A note with `expected` is a compare-and-set: if the name holds another text
-    on execution, no node changes anything.
+    The policy, read leases, registered cursors and groups of readers are notes. Of all notes, the
+    sequencer interprets only those of a founding, a seal and the formats' level. A note with
+    `expected` is a compare-and-set: if the name holds another text on execution, no node changes
+    anything.
     """
 
     time_ns: int
@@ -250,7 +251,7 @@ def decode_instruction(command: bytes) -> Instruction:
 
 
 def encode_merge(merge: Merge) -> bytes:
-    """Return a merge as a command, without digests if a slice lacks one; `Misuse` if too large."""
+    """Return a merge as a command, without digests if one is missing; `Misuse` if too large."""
     kind = _MERGE
     for each in merge.slices:
         if each.carried:

@@ -88,7 +88,7 @@ class Ledger:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was merged yet, and nothing else was agreed on."""
+        """Whether nothing was merged yet, and there are no notes."""
         return self.end == START and not self.notes
 
     @property
@@ -153,7 +153,7 @@ class Ledger:
         self.active_sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
-        """Record that a slice is merged; it held only repeats, so nothing was appended."""
+        """Record that a slice is merged; it held no new message, so nothing was appended."""
         self.sessions[each.session] = each.end
         self.tails.pop(each.session, None)  # only the leader has read its frames
         self.watermarks[each.watermark_name] = each.next_sequence

@@ -43,17 +43,20 @@ class Life:
     """Life: a change that the nodes decide for a session, such as a reset or a new owner.
 
     A node executes the change only if the session is still in the state it was decided on. A change
-    of ownership compares `since`; any other change, and one that ends the log, compares `before`.
+    of ownership compares `since`, and also `before` if it ends the log; any other change compares
+    `before`. Only a change of ownership that ends the log may name a retired log.
 
     Attributes:
         time_ns: the deciding leader's clock.
         change: what happens to the session.
         session: its name.
         before: the session's merged end when this was decided.
-        after: where the session continues, the start of a file; `START` if it is forgotten.
+        after: where the session continues, the start of a file; `START` if it is forgotten. A
+            change of ownership that does not end the log ignores it: the session goes on where it
+            is merged to.
         log: the id of a log, or "" for none in particular. If the session is opened or resumed,
-            only this log may be pushed; after any other change, this log may not be pushed again
-            under the session's name.
+            only this log may be pushed; a change that ends the log retires this one, which may then
+            not be pushed again under the session's name.
         owner: the name in the new owner's certificate; "" if unknown, or if the name becomes free.
         since: the instruction that last changed the session's ownership; 0 if none did.
         begins_again: whether a session that a new owner takes over starts again with another log.

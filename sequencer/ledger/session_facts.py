@@ -38,7 +38,9 @@ class Ownership(NamedTuple):
         owner: the name in the publisher's certificate; "" until known.
         log: the id of the log that may be pushed; "" until known.
         since: the instruction that last changed the ownership.
-        closed_ns: merge time of the instruction that closed the session; 0 while it is open.
+        closed_ns: merge time of the instruction since which the session is not open: it closed the
+            session, reset it, gave it to another owner, or opened it without an owner. 0 while it
+            is open.
     """
 
     owner: str

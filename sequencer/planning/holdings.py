@@ -80,7 +80,10 @@ class Holdings:
         self._voted = [self._held[voter] for voter in voters] or [{}]
 
     def copied(self, session: str = "") -> "Holdings":
-        """Return a copy for another thread, of all sessions or only of one."""
+        """Return a copy for another thread: the members, and the ends of all sessions or of one.
+
+        What else is known of the members, such as when they reported, is not copied.
+        """
         copy = Holdings(self._name, ())
         for name, ends in self._held.items():
             one = {session: ends[session]} if session in ends else {}
@@ -114,7 +117,7 @@ class Holdings:
                 yield session
 
     def reached_by_majority(self, values: Mapping[str, int]) -> int:
-        """Return the largest number that a majority of the members has reached.
+        """Return the largest number that a majority of the voters has reached.
 
         Args:
             values: a number per voter; one without a number has reached 0.
@@ -171,7 +174,7 @@ class Holdings:
         self.record_durable(session, START)
 
     def take_report(self, sender: str, data: bytes, outdated: Collection[str] = ()) -> list[str]:
-        """Record a member's report; return the sessions in it.
+        """Record a member's report; return the sessions in it, without the outdated ones.
 
         Args:
             sender: the member.
@@ -180,7 +183,7 @@ class Holdings:
                 not executed it when it sent this report.
 
         Raises:
-            PeerError: the report is malformed; nothing was recorded.
+            PeerError: the report is malformed, or the sender is not a member; nothing was recorded.
         """
         report = decode_report(data)
         held = self._held.get(sender)

@@ -45,7 +45,7 @@ class Planner:
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
         self.ready_index = 0  # a new leader may plan once it has executed this instruction
-        self.stuck: dict[str, Stuck] = {}  # sessions that the last plan could not merge
+        self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last planned
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
         self._searching: set[str] = set()  # sessions that the next plan continues to search
         self._turn = 0  # which session comes first next time, so that each gets room
@@ -76,8 +76,8 @@ class Planner:
     def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
         """Return the next instruction, or None if there is nothing to merge.
 
-        Every session with new frames gets a slice, so a flood delays the others by one
-        instruction at most.
+        Up to `SLICES_MAX` sessions with new frames get a slice each, in turn, so a flood delays the
+        others by one instruction at most. A group gets one slice, and a stuck session none.
 
         Args:
             ledger: the state the instruction will be executed on.
@@ -86,6 +86,7 @@ class Planner:
 
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
+            SessionDiverged: the copy lacks the file at which the session continues.
         """
         self.idle = []
         self._searching.clear()
