@@ -210,8 +210,8 @@ class Admission:
         """Count a session that a peer pushes; a node's sessions are not counted.
 
         Raises:
-            Refused: with code `sessions`, the peers of this name have already pushed as many other
-                sessions within a day as they may.
+            Refused: with code `sessions`, the peers of this name have already reached their daily
+                limit with other sessions.
         """
         if identity.is_node:
             return  # a node relays sessions that publishers were granted

@@ -122,8 +122,8 @@ class SessionBook:
         """Open a session's log for sending.
 
         Returns:
-            A pair: the log, and None, because all of the log may be sent. None instead of a pair if
-            the session must not be shipped.
+            The log, and None, which means that all of it may be sent; only None if the session must
+            not be shipped.
         """
         if not self.ships(session):
             return None

@@ -58,7 +58,7 @@ def find_own(directory: str, sequence: int) -> OwnPlace | None:
     """Return where a message is in a session's log; None if the log does not contain it.
 
     Raises:
-        Misuse: there is no log, or it is a merged one.
+        Misuse: the directory holds no log, or a merged log.
         CorruptLog: damage was found while searching.
     """
     log = _opened(directory, merged=False)
@@ -90,7 +90,7 @@ def find_merged(
         own: its place in the session's log, to exclude other messages with the same number.
 
     Raises:
-        Misuse: there is no log, or it is a session's.
+        Misuse: the directory holds no log, or a session's log.
         CorruptLog: damage was found while searching.
     """
     log = _opened(directory, merged=True)

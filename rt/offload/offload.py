@@ -252,7 +252,7 @@ def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
 
 
 def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
-    """Yield the manifest of a restored log, in which files without a copy count as archived.
+    """Yield the manifest lines of a restored log; files that were not restored count as archived.
 
     Args:
         known: The manifest at the time of the last offload.

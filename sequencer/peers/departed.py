@@ -111,7 +111,7 @@ class Departed:
         self._listed = set(founders)  # in decided configurations
 
     def follow(self, change: LastChange) -> None:
-        """Record a decided configuration: its nodes are members, and earlier ones have departed.
+        """Record a decided configuration: earlier members that it does not list have departed.
 
         Args:
             change: the log's last change; of index 0 if there was none.

@@ -162,7 +162,8 @@ class Holdings:
     def hears_publishers(self) -> bool:
         """Whether a majority of the voters, including this node, report who pushes to them.
 
-        If so, a publisher that no report names does not push to a majority.
+        If so, a publisher that pushes to a majority is in at least one of these reports, since any
+        two majorities overlap.
         """
         heard = {self._name, *self.presence.heard()}
         return len(heard.intersection(self.voters)) >= self._majority

@@ -209,7 +209,7 @@ class Peer:
         match: the last entry known to be durable there.
         lag: entries of the leader's log that are not known to be durable there.
         silent_ticks: ticks since it was last heard from.
-        counts: whether it votes, and the copy of its state that answered is the one that counts.
+        counts: True if it votes, and its answers come from the copy of its state that is valid.
         state: `probe`, `replicate` or `snapshot`: how the leader sends to it.
     """
 

@@ -168,9 +168,9 @@ class Raft:
         return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also accept the voters of an announced configuration, if it is newer than this node's.
+        """Also let the voters of an announced configuration lead, if it is newer than this node's.
 
-        Otherwise, a node that was away while the others were replaced could not accept its leader.
+        Without this, a node that was away while the others were replaced would refuse its leader.
 
         Args:
             place: term and index of the configuration's entry.

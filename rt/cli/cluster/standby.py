@@ -76,11 +76,11 @@ standby.add_command(rejoin_command)
 )  # fmt: skip
 @json_option("how far the standby is")
 def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
-    """Show how far behind a standby is, how far it is equal by digest, and how old its state is.
+    """Show how far behind a standby is, how far its digest matches, and how old its state is.
 
-    The exit code is 0 if the standby's log has everything that was merged until --max ago and its
-    state is at most that old, or if the standby was promoted. Otherwise the exit code is 1, also if
-    nothing is known because rt pull --standby does not run or reaches no node.
+    The exit code is 0 if the standby was promoted, or if its log lacks nothing that was merged more
+    than --max ago and its state is no older than --max. Otherwise it is 1, also if nothing
+    is known because rt pull --standby does not run or reaches no node.
 
     \b
     rt standby status --root copy --stream flights --max 30

@@ -79,9 +79,9 @@ class Threshold:
 
 
 class PluginCommand(click.Command):
-    """A command that exits as UNKNOWN if it fails; click's code 2 would mean CRITICAL.
+    """A command whose failures exit as UNKNOWN, except internal errors, which keep their own code.
 
-    An internal error still exits with its own code.
+    Click exits with 2, which a monitoring system would take for CRITICAL.
     """
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:

@@ -192,7 +192,8 @@ class ClaimReading:
     def _read(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Delivery | None]:
         """Yield the wanted messages of a claim, or None while the copy lags.
 
-        If the copy stalls, the claim is given back, for members whose copies have its messages.
+        If the copy stalls, the claim is given back, so that a member whose copy has the claim's
+        messages can take it.
         """
         grown_s = self._now_s()
         while not (self._is_stopped() or claim.is_lost) and claim.goes_on < claim.end:

@@ -50,8 +50,8 @@ class ConnectionSettings:
         """Return the nodes to use, from the settings and from a file that clients keep.
 
         Args:
-            config: path of the configuration, which the file is next to; if "", the file is next to
-                the stream's data.
+            config: path of the configuration; the clients' file is in the same directory. If "",
+                that file is next to the stream's data.
         """
         beside = os.path.join(stream_directory(self.root, self.stream), _NODES_NAME)
         path = f"{config}.{self.stream}{_NODES_NAME}" if config else beside

@@ -63,13 +63,13 @@ class Inboxes:
 
         Args:
             disk: the disk with the copies.
-            root: directory with a directory for each session, of the same name.
+            root: directory that has one subdirectory for each session, named after it.
             stream: this node's stream; sessions of any other are refused.
             durable: called with a session's durable end, by the thread that synced it.
             guard: guard of the disk.
-            alone: returns whether no other node could replace a damaged copy now; called by any
-                thread.
-            damaged: called by the connection that fills a copy when it finds damage, if another
+            alone: returns True if there is no other node now that could replace a damaged copy;
+                called by any thread.
+            damaged: called when the connection that fills a copy finds damage in it, and another
                 node could replace the copy.
             left: called when a connection that filled a copy has gone.
             memory: keeps received frames until they are merged; None to read them from files.

@@ -68,16 +68,15 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     """NodeGroups: the groups of a stream, on the leading node.
 
     A range is handed out by a compare-and-set in the ledger, so even if two nodes believe that they
-    lead, only one member has it. Only the leader knows whether a holder is alive, from signs of
-    life since it became leader. That decides when a range is handed out again; the compare-and-set
-    ensures that only one member gets it.
+    lead, only one member gets it. Only the leader knows whether a holder is alive, from signs of
+    life since it became leader; if the holder is not, the leader hands its range out again.
 
-    Members act irrevocably on two answers: that a claim is lost, and that everything is done. Both
-    are given from the latest state, unless a compare-and-set has just proved that this node was up
-    to date.
+    Members act irrevocably on two answers: that a claim is lost, and that everything is done. So
+    the leader first makes sure that its state is the latest, unless a compare-and-set has just
+    proved that.
 
     Threads: any connection's thread may call `hear` and `show`; the other methods change groups,
-        one thread at a time. `_heard` has rules of its own.
+        one thread at a time. For `_heard` see `ClaimsHeard`.
     """
 
     def __init__(

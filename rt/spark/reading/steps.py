@@ -101,7 +101,7 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
 
 
 def _place_of(view: LogView, number: int, end: Position) -> Position:
-    """Return the position of the message with this number, or `end` if there is none before it."""
+    """Return the position of the message with this number, or `end` if it is not before `end`."""
     for file, file_end in view.files():
         rolled = view.log.manifest.rolled.get(file)
         if rolled is not None and rolled.next <= number:
