@@ -162,9 +162,9 @@ class Proposals:
             self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
 
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
-        """Propose an instruction; return whether the engine has taken it.
+        """Propose an instruction; return whether the engine accepted it.
 
-        If not, because leadership moves, the next leader will plan the instruction.
+        It does not while leadership moves; the next leader will plan the instruction.
         """
         try:
             entry = self._engine.propose(command)
@@ -177,8 +177,8 @@ class Proposals:
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction.
 
-        The instruction that this node proposed itself is at hand, and is not decoded. An unreadable
-        entry is executed as a no-op, on all nodes alike; a leader proposes none.
+        An instruction that this node itself proposed is not decoded again. All nodes execute an
+        unreadable entry as a no-op; today's leaders propose none.
         """
         if self.undecided is not None and self.undecided[0] is entry:
             return Committed(*self.undecided)

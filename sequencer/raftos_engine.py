@@ -139,7 +139,7 @@ class RaftosRaft(Raft):
     # Called by the roles
 
     def time_out(self) -> None:
-        """Campaign, because an election timeout has passed without a leader, unless it may not."""
+        """Campaign if this node may: an election timeout has passed without a leader."""
         self.core.leader = ""
         if self.core.is_voter and self.may_campaign():
             self._campaign(pre_vote=True)

@@ -372,9 +372,9 @@ class Peers:
     """Connects this node with all other members of its cluster.
 
     Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
-        read what they return; the loop calls the rest. _out, _versions: replaced whole by the loop,
-        or before it; any thread may read them. spoken, holders: the loop sets an item; any thread
-        may read one. _in, _is_over: used by the loop only.
+        read what they return; the loop calls the rest. `_out`, `_versions`: replaced and never
+        changed, by the loop or before it runs; any thread may read them. `spoken`, `holders`: the
+        loop sets an item; any thread may read one. `_in`, `_is_over`: used by the loop only.
     """
 
     def __init__(
@@ -403,8 +403,8 @@ class Peers:
             objection: returns why a node is not accepted, or "".
             removed: called by another thread after a member was dialled, with its name and whether
                 it refuses this node because it was removed.
-            outdated: returns why nothing may be sent to a node, by the ALPN name that it speaks; ""
-                if it may.
+            outdated: given the ALPN name that a node speaks, returns why its version is too old to
+                be sent anything; "" if it is not.
         """
         self.loop = loop
         self.spoken: dict[str, int] = {}

@@ -142,14 +142,15 @@ class PeerDialer:
     """Connects to one member.
 
     Args:
-        name: the member, which must authenticate itself by it.
+        name: the member; its certificate must have this name.
         addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
         objection: returns why the certificate of the node that answers is not that member's; "" if
             it is.
         turns: the turns, shared by all streams that dial the same addresses.
-        outdated: returns why a protocol version is not accepted, by its ALPN name; "" if it is.
+        outdated: given the ALPN name that the member speaks, returns why its version is too old; ""
+            if it is not.
     """
 
     def __init__(

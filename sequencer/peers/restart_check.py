@@ -1,7 +1,8 @@
 """RestartCheck: detects, with the other nodes, whether this node's state is an older copy.
 
 A node sends no consensus messages until a majority, itself included, has confirmed its present
-start: they have compared the start with what they remember of the node, and recorded it durably.
+start. A node confirms another one's start after it has compared that start with what it remembers
+of the other node, and recorded it durably.
 """
 
 import logging
