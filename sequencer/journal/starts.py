@@ -9,7 +9,7 @@ its checksum.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rt.log.files.disk import Disk, read_or_rotten, write_whole
 from sequencer.journal.identity import seal, unseal
@@ -25,6 +25,13 @@ FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes e
 _DEPARTED_MAX: Final = 800  # names of 63 bytes, in JSON: 53 KB
 
 Memories = Mapping[str, Sequence[Memory]]  # for each node, the oldest incarnation first
+
+
+class Listed(NamedTuple):
+    """Listed: the members by a decided configuration, and the index of the entry that made it."""
+
+    entry: int = 0
+    names: Sequence[str] = ()
 
 
 def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
@@ -74,28 +81,16 @@ def read_departed(disk: Disk, path: str) -> list[str]:
     return list(_read(disk, path, DEPARTED_NAME) or ())
 
 
-def read_listed(disk: Disk, path: str) -> tuple[int, list[str]]:
-    """Return the index of the entry that made the last stored configuration, and its members.
-
-    Return 0 and no members if the file is missing or damaged.
-    """
-    index, *names = _read(disk, path, LISTED_NAME) or (0,)
-    return index, names
+def read_listed(disk: Disk, path: str) -> Listed:
+    """Return the members that were stored last; none if the file is missing or damaged."""
+    entry, *names = _read(disk, path, LISTED_NAME) or (0,)
+    return Listed(entry, names)
 
 
-def write_departed(
-    disk: Disk, path: str, departed: Sequence[str], listed: tuple[int, Sequence[str]]
-) -> None:
-    """Store the names of removed nodes durably, then the members.
-
-    Args:
-        disk: the disk.
-        path: the state directory.
-        departed: the names of removed nodes; only the last 800 are stored.
-        listed: the index of the entry that made the configuration, and its members.
-    """
+def write_departed(disk: Disk, path: str, departed: Sequence[str], listed: Listed) -> None:
+    """Store the names of removed nodes durably, of more than 800 the last 800; then the members."""
     _write(disk, path, DEPARTED_NAME, departed[-_DEPARTED_MAX:])
-    _write(disk, path, LISTED_NAME, [listed[0], *listed[1]])
+    _write(disk, path, LISTED_NAME, [listed.entry, *listed.names])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:

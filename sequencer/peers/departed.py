@@ -1,14 +1,10 @@
 """Departed: the nodes known to have been removed, and whether this node is one of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
+from sequencer.journal.starts import Listed
 from sequencer.raft.consensus import Configuration, LastChange
 from sequencer.raft.engine import Raft
-
-# The members by a decided configuration: index of its entry, and their names.
-Members = tuple[int, Sequence[str]]
-NO_MEMBERS: Final[Members] = (0, ())
 
 
 class RemovalVerdicts:
@@ -91,10 +87,10 @@ class Departed:
     def __init__(
         self,
         names: Iterable[str] = (),
-        save: Callable[[Sequence[str], Members], None] = lambda _names, _members: None,
+        save: Callable[[Sequence[str], Listed], None] = lambda _names, _members: None,
         *,
         founders: Iterable[str] = (),
-        members: Members = NO_MEMBERS,
+        members: Listed = Listed(),  # noqa: B008 - a constant
     ) -> None:
         """Start with what was saved last.
 
@@ -120,10 +116,10 @@ class Departed:
             return
         self._listed |= change.listed | change.now.keys()
         members = self._saved
-        if change.index >= members[0]:
-            self._listed.update(members[1])
-            members = change.index, sorted(change.now)
+        if change.index >= members.entry:
+            self._listed.update(members.names)
+            members = Listed(change.index, sorted(change.now))
         names = (self.names | self._listed) - change.now.keys()
-        if names != self.names or members[1] != self._saved[1]:
+        if names != self.names or members.names != self._saved.names:
             self._save(sorted(names), members)
             self.names, self._saved = names, members

@@ -169,12 +169,13 @@ def test_the_node_that_confirms_first_is_sent_an_update_first(tmp_path, loop):
     gather.sent("jfk", Position(8))
     gather.merged("jfk", Position(8), leader.name)
     writer = Announcer(str(tmp_path / "s" / "jfk"))
-    order.clear()
-    writer.grown()
-    wait_for(lambda: len(order) == 2)
-    assert order == ["n1", "n2"]
-    writer.close()
-    watcher.stop()
+    try:
+        writer.grown()
+        wait_for(lambda: len(order) == 2)
+        assert order == ["n1", "n2"]
+    finally:
+        writer.close()
+        watcher.stop()
 
 
 def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tmp_path, loop):

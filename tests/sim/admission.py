@@ -13,7 +13,6 @@ from sequencer.raft.consensus import Configuration
 if TYPE_CHECKING:
     from .member_cluster import MemberCluster, MemberNode
 
-
 LATE = 0.125  # share of messages that arrive although the doors have just changed
 
 
@@ -24,7 +23,6 @@ class Admission:
         self._cluster, self._chance = cluster, Random(f"{seed} admission")
         # By source and target: the lives of both processes between which a connection exists.
         self._connected: dict[tuple[str, str], tuple[int, int]] = {}
-        self.refusals = 0  # of removed nodes
 
     def admits(self, source: "MemberNode", target: "MemberNode") -> bool:
         """Whether a message arrives; if it does not, its sender learns why."""
@@ -38,7 +36,6 @@ class Admission:
             return True
         self._connected.pop(key, None)
         if source.name in doors.departed:
-            self.refusals += 1
             self._answer(source, target, is_removed=True)
         return self._chance.random() < LATE
 
@@ -66,13 +63,12 @@ class Admission:
         Args:
             members: the members after the faults, all of which run.
         """
-        found = []
+        found, old = [], members - self._cluster.retired
         for node in self._cluster.nodes.values():
             if not node.alive or node.name in members or not node.raft.core.is_voter:
                 continue
             change = node.raft.last_change
             lists = [_voters(each) for each in (change.now, change.before) if each]
-            old = {each for each in members if each not in self._cluster.retired}
             if all(len((each - {node.name}) & old) > len(each) // 2 for each in lists):
                 found.append(node.name)
         return found

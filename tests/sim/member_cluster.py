@@ -6,8 +6,9 @@ from typing import Final
 
 from rt.errors import Refused
 from sequencer.journal.journal import Opened, found
+from sequencer.journal.starts import Listed
 from sequencer.membership import ANNOUNCEMENTS, Membership
-from sequencer.peers.departed import NO_MEMBERS, Departed, Members, RemovalVerdicts
+from sequencer.peers.departed import Departed, RemovalVerdicts
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import EntryKind, Ready, UnheardError
@@ -127,7 +128,7 @@ class MemberNode(SimNode):
 
     cluster: "MemberCluster"
     departed: Sequence[str] = ()  # names of removed nodes, as saved
-    listed: Members = NO_MEMBERS
+    listed = Listed()  # the members by the last decided configuration, as saved
 
     def _found(self, directory: int) -> None:
         if self.name in self.cluster.founders and self.name not in self.cluster.retired:
@@ -160,7 +161,7 @@ class MemberNode(SimNode):
         )  # fmt: skip
         self.verdicts = RemovalVerdicts()
 
-    def _keep_departed(self, names: Sequence[str], listed: Members) -> None:
+    def _keep_departed(self, names: Sequence[str], listed: Listed) -> None:
         self.cluster.checker.departs(self.name, names, self.raft.status().commit)
         self.departed, self.listed = names, listed
 

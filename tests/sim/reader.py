@@ -1,5 +1,6 @@
 """What simulated members of groups and holders of cursors share: turns, pauses, and requests."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 TURN_US = (500, 6_000)  # time between two messages of a handler
 
 
-class SimReader:
+class SimReader(ABC):
     """Base of members and holders: they take turns, pause, and read one copy of the stream."""
 
     def __init__(self, world: "ReadingCluster", name: str, chance: Random) -> None:
@@ -43,9 +44,9 @@ class SimReader:
         self.step()
         self.world.clock.after(self.chance.randint(*TURN_US), self._turn)
 
+    @abstractmethod
     def step(self) -> None:
         """Do what there is to do."""
-        raise NotImplementedError
 
     def ask(self, request: Fields, done: Callable[[Fields | None, Exception | None], None]) -> None:
         """Send a request; `done` is called when this reader is awake."""

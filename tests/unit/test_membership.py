@@ -2,6 +2,7 @@
 
 import pytest
 
+from sequencer.journal.starts import Listed
 from sequencer.membership import CUT_OFF_TICKS, Membership
 from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import (
@@ -229,7 +230,7 @@ def test_a_node_whose_removal_came_with_a_snapshot_is_known_to_be_removed():
     """The follower that had listed it started again, and a snapshot replaced that list: the removed
     node was a stranger to it, and went on for ever.
     """
-    departed = Departed(members=(26, ["n1", "n2", "n6"]))
+    departed = Departed(members=Listed(26, ["n1", "n2", "n6"]))
     departed.follow(LastChange(8, 20, seats("n2", "n6"), {}))
     assert not departed.names, "its log has yet to come as far again"
     departed.follow(LastChange(8, 30, seats("n2", "n6"), {}))
