@@ -91,6 +91,7 @@ class Member:
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self.restart_check, self.executor = restart_check, executor
+        self._records = executor.logs.records
         self._journal = journal
         self.transmit = send
         self._has_joined = False  # the restart check is over
@@ -112,14 +113,12 @@ class Member:
     def record_durable(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
         self.holdings.record_durable(session, end)
-        self.execution.copies.record_growth(session)
+        self._records.grow(session)
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
         """Record that this node's copy of `session` was set aside: it was damaged or wrong."""
-        self.executor.lose(session)
-        self.proposals.forget(session)
-        self.execution.copies.lose(session)
+        self._records.set_aside(session)
         self.record_durable(session, START)
 
     def hear(self, sender: str, data: bytes) -> None:
@@ -221,7 +220,7 @@ class Member:
             OSError: the merged log cannot be written; call again when it can.
         """
         engine, execution, proposals = self.engine, self.execution, self.proposals
-        if execution.copies.unchecked:
+        if self._records.unchecked:
             execution.copies.check()
         membership = self.membership
         if engine.members is not membership.followed or not membership.is_settled:

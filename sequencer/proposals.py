@@ -16,9 +16,9 @@ from sequencer.ledger.instruction import (
     demand_readable,
 )
 from sequencer.ledger.seal import SEALED_NOTE, may_follow
-from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
+from sequencer.planning.session_records import Stuck
 from sequencer.planning.waiting import WaitingSessions
 from sequencer.raft.consensus import Entry, EntryKind
 from sequencer.raft.engine import Raft
@@ -95,11 +95,7 @@ class Proposals:
     @property
     def stuck(self) -> Mapping[str, Stuck]:
         """The sessions that this node cannot merge, and why; empty unless this node leads."""
-        return self._planner.stuck if self._engine.leads else {}
-
-    def forget(self, session: str) -> None:
-        """Forget the findings about a session's copy, which was set aside."""
-        self._planner.stuck.pop(session, None)
+        return self._planner.records.stuck if self._engine.leads else {}
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction to be proposed; `first` puts it before all others.
@@ -125,7 +121,7 @@ class Proposals:
     def change_leader(self) -> None:
         """Start over, because the leader has changed."""
         self.undecided = None  # if it is committed after all, execution checks its slices
-        self._planner.stuck.clear()
+        self._planner.records.stuck.clear()
         if self._engine.leads:
             self._planner.ready_index = self._engine.status().last
             self.waiting.wake()
@@ -171,7 +167,6 @@ class Proposals:
         except Refused:
             return False
         self.undecided, self._proposed_ns = (entry, instruction), self._now_ns()
-        self._execution.executor.proposed = self._planner.carrier.frames
         return True
 
     def decode(self, entry: Entry) -> Committed:
@@ -228,11 +223,10 @@ class Proposals:
     def _next_merge(self) -> tuple[Merge | None, list[str]]:
         """Return the next merge, and the sessions of which it merges everything that is due."""
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
-        checked = self._execution.copies.checked
         agreed = dict[str, Position]()
         for session in self.waiting.due:
             agreed[session] = self._holdings.agreed(session)
-        carried = planner.carrier.ends(agreed, own, ledger.sessions, checked)
+        carried = planner.carrier.ends(agreed, own, ledger.sessions)
         due, unopened = dict[str, Position](), list[str]()
         for session, held in agreed.items():
             end, merged = carried.get(session, held), ledger.sessions.get(session, START)
@@ -240,13 +234,13 @@ class Proposals:
                 due[session] = end
                 if not merged and not self.may_begin(session):
                     unopened.append(session)  # its first slice follows its opening
-            elif planner.stuck:
-                planner.stuck.pop(session, None)
+            elif planner.records.stuck:
+                planner.records.stuck.pop(session, None)
         self.waiting.keep([*planner.carrier.left_over, *due])
         if not due:
             return None, []
         # The planner reads headers, so it plans only what is here, as all carried bytes are.
-        mine = planner.readable(due, own, checked) if len(carried) < len(due) else due
+        mine = planner.readable(due, own) if len(carried) < len(due) else due
         for session in unopened:
             mine.pop(session, None)
         merge = planner.plan(ledger, mine, self._now_ns())

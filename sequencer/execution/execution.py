@@ -169,7 +169,7 @@ class Execution:
             SessionDiverged: as for `Copies.check`.
         """
         copies = self.copies
-        if copies.unchecked:
+        if self.executor.logs.records.unchecked:
             copies.check()
         if not (self._sessions or copies.passed):
             return []
@@ -260,7 +260,7 @@ class Execution:
         self.copies.own(ledger.opened)
         for session in ledger.begun:
             self.copies.drop(session)
-        self.copies.doubt_all()
+        self.executor.logs.records.doubt_all(self.executor.held)
 
     def _is_ready(self) -> bool:
         if not self.queue or self.suspended:  # the usual case, several times in every step
@@ -273,8 +273,6 @@ class Execution:
                 self.executor.ledger.index = entry.index
             else:
                 self.executor.execute(entry.index, entry.term, instruction)
-                if self.executor.unproven:
-                    self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
             self.carried = set()
             for each in instruction.slices:

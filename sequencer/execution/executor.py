@@ -38,6 +38,7 @@ _COPY_FROM_BYTES: Final = 64 * KIB
 # node copies the merged bytes from a node that has executed the instruction, since the other nodes'
 # copies of the session may be wrong too.
 _RETRIES: Final = 1
+_NONE: Final = (None, ())
 
 
 class Executor:
@@ -81,13 +82,9 @@ class Executor:
         self.held: Mapping[str, Position] = {}  # each session's durable end here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
-        # For each session, the slice that this node proposed last, with the headings of its frames,
-        # which were read from this node's copy and checked.
-        self.proposed: dict[str, tuple[Slice, Sequence[Heading]]] = {}
-        self.logs, self._received = logs, received
+        self.logs, self._records, self._received = logs, logs.records, received
         self._disk, self._directory, self._identity = disk, directory, identity
         self._memory = memory
-        self.unproven: dict[str, None] = {}  # sessions merged without this node's copy
         self.appender = self._opened()
         # The other nodes have archived the files up to here, and this log lacks bytes of the last.
         self.emptied_end = _end_of_emptied(self.appender)
@@ -176,7 +173,7 @@ class Executor:
                 end = Position(end + size)
                 if self.appender.end >= end:
                     continue
-            planned, _ = self.proposed.get(each.session, (None, ()))
+            planned, _ = self._records.proposed.get(each.session, _NONE)
             if planned is not each and not (self._is_held(each) or frames_of(each)):
                 return each
         return None
@@ -187,11 +184,11 @@ class Executor:
         Bytes in an archived file cannot. A copy that differed more than `_RETRIES` times is not
         used. Bytes that are not durable count only if the instruction carries the slice too.
         """
-        session, known = each.session, self.logs.states.get(each.session)
+        session = each.session
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
             end >= each.end
-            and (known is None or known.differed <= _RETRIES)
+            and self._records.known(session).differed <= _RETRIES
             and not self.logs[session].is_archived(each.first.file)
         )
 
@@ -203,11 +200,6 @@ class Executor:
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
-
-    def take_unproven(self) -> list[str]:
-        """Return the sessions merged since the last call without reading this node's copies."""
-        sessions, self.unproven = list(self.unproven), {}
-        return sessions
 
     def check_end(self, merge: Merge) -> None:
         """Check that no copy's last file extends past the end that a merge says the file has.
@@ -290,21 +282,6 @@ class Executor:
         if self.appender.recent is not None:
             self.appender.recent.clear()
 
-    def forget(self, session: str) -> None:
-        """Close a session's copy, which may be wrong, so that its files are read again."""
-        self.proposed.pop(session, None)
-        self.logs.forget(session)
-
-    def lose(self, session: str) -> None:
-        """Close a session's copy after it was set aside; a new copy will replace it."""
-        self.proposed.pop(session, None)
-        self.logs.lose(session)
-
-    def begin_again(self, session: str) -> None:
-        """Close a session's copy and forget all about it, since the session gets another log."""
-        self.proposed.pop(session, None)
-        self.logs.drop(session)
-
     def is_rolled(self, path: str) -> bool:
         """Whether `path` is a rolled file of the merged log."""
         return file_position(os.path.basename(path)) in self.appender.manifest.rolled
@@ -343,41 +320,43 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
-            self.unproven[each.session] = None
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
+            is_read = False
         else:
-            headings, data = self._frames(each)
+            headings, data, is_read = self._frames(each)
             headers = b"".join(map(_RAW, headings))
             merged, frame = merged.sealed(ledger.digest, ledger.end, headers)
             self._append(frame, merged, headings, data)
-        if (known := self.logs.states.get(each.session)) is not None:
-            known.differed = 0
+        self._records.agree(each.session)
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.record_slice(each, merged, size, headers)
         if samples:
             ledger.sample(each.group, samples)
+        if not is_read:
+            self._records.doubt(each.session, ledger.tails[each.session])
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
-    def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
-        """Return the headings of a slice's frames, and their bytes, or b"" if not read yet.
+    def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes, bool]:
+        """Return a slice's headings and bytes, and whether they are those of this node's copy.
+
+        The bytes are b"" if they were not read yet.
 
         Raises:
             SessionDiverged: this node's copy has frames other than the leader's.
         """
         session, carried = each.session, each.carried
-        planned, known = self.proposed.get(session, (None, ()))
+        planned, known = self._records.proposed.get(session, _NONE)
         if planned is each:  # this node took it from its own copy just now
-            return known, carried
+            return known, carried, True
         if carried and not self._is_held(each) and (found := frames_of(each)) is not None:
-            self.unproven[session] = None
-            return found, carried
+            return found, carried, False
         received = self.logs[session].received(each.first, each.end)
         headings, data = (self._read(each), b"") if received is None else received[2:]
         is_same = not (data and carried) or data == carried
         if not (is_same and each.agrees_with(b"".join(map(_RAW, headings)))):
             raise self._diverged(session, each.first, "the leader has other frames here")
-        return headings, data
+        return headings, data, True
 
     def _read(self, each: Slice) -> list[Heading]:
         """Read the headings of a slice's frames from this node's copy."""
@@ -388,7 +367,7 @@ class Executor:
         try:
             return log.headers(each.first, each.end, each.length, is_taken=is_taken)
         except CorruptLog:
-            self._count_difference(each.session)  # damaged, or its frames begin elsewhere
+            self._records.differ(each.session)  # damaged, or its frames begin elsewhere
             raise
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
@@ -462,12 +441,9 @@ class Executor:
         return CorruptLog(path, Position(position), reason)
 
     def _diverged(self, session: str, position: Position, reason: str) -> SessionDiverged:
-        self._count_difference(session)
+        self._records.differ(session)
         path = self.logs[session].log.file_path(position.file)
         return SessionDiverged(path, session, position, reason)
-
-    def _count_difference(self, session: str) -> None:
-        self.logs.state(session).differed += 1
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender

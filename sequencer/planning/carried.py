@@ -5,7 +5,7 @@ A node that has synced such a journal entry has the bytes as well, so it need no
 session's own file is synced, or reported as synced. See ADR 22.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from rt.log.write.recent_frames import Heading
 from rt.position import START, Position
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX, Merge, Slice
 from sequencer.planning.session_log import SessionLogs, changed_frame
+from sequencer.planning.session_records import Proposed
 
 # The most carried bytes that no snapshot covers yet. At this limit, small updates are not carried
 # but wait for their own sync, as large ones do. The limit is needed because a node reads its whole
@@ -43,15 +44,12 @@ class Carrier:
         self._received = received
         self.is_allowed = is_allowed
         self.left_over: list[str] = []  # sessions that did not fit into the last instruction
-        # By session, the slices that were filled last, with the headings of their frames.
-        self.frames: dict[str, tuple[Slice, Sequence[Heading]]] = {}
 
     def ends(
         self,
         agreed: Mapping[str, Position],
         own: Mapping[str, Position],
         merged: Mapping[str, Position],
-        checked: Container[str],
     ) -> dict[str, Position]:
         """For each session whose new bytes the next instruction should carry, return their end.
 
@@ -61,9 +59,9 @@ class Carrier:
             agreed: the end that a majority holds durably, for each session to consider.
             own: per session, the end this node holds durably.
             merged: each session's merged end.
-            checked: the sessions whose copies here are known to hold the merged bytes.
         """
         found, left, self.left_over = dict[str, Position](), CARRIED_BYTES_MAX, []
+        is_checked = self._logs.records.is_checked
         if not self.is_allowed():
             return found
         for session, held in agreed.items():
@@ -73,7 +71,7 @@ class Carrier:
                 continue
             here = self._received(session)
             size = here - after
-            if held < here and 0 < size <= CARRIED_BYTES_MAX and session in checked:
+            if held < here and 0 < size <= CARRIED_BYTES_MAX and is_checked(session):
                 if size > left:
                     self.left_over.append(session)
                 else:
@@ -84,6 +82,8 @@ class Carrier:
     def fill(self, merge: Merge, agreed: Mapping[str, Position]) -> Merge:
         """Return the merge, with the bytes added to each slice that a majority does not hold yet.
 
+        These slices are recorded as proposed.
+
         Args:
             merge: the merge that was just planned.
             agreed: per session, the end a majority holds durably.
@@ -91,12 +91,12 @@ class Carrier:
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
         """
-        self.frames = {}
+        proposed = self._logs.records.proposed = {}
         slices = []
         for each in merge.slices:
             is_agreed = each.end <= agreed.get(each.session, START)
             slices.append(each if is_agreed else self._filled(each))
-        return replace(merge, slices=tuple(slices)) if self.frames else merge
+        return replace(merge, slices=tuple(slices)) if proposed else merge
 
     def _filled(self, each: Slice) -> Slice:
         log = self._logs[each.session]
@@ -111,7 +111,7 @@ class Carrier:
                 path = log.log.file_path(each.first.file)
                 raise CorruptLog(path, each.first, "a frame has changed since it arrived")
             headings = found
-        self.frames[each.session] = made, headings
+        self._logs.records.proposed[each.session] = Proposed(made, headings)
         return made
 
 

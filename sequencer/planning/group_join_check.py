@@ -7,7 +7,7 @@ those numbers would lose them, although its publisher would get them confirmed a
 
 from bisect import bisect_left
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 from rt.errors import CorruptLog, FrameError
 from rt.format.columns import decode_columns
@@ -20,23 +20,10 @@ from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.session_facts import Sample
 from sequencer.planning.session_log import SessionLog, SessionLogs
+from sequencer.planning.session_records import Stuck
 
 _DIGEST_BYTES: Final = 8  # against accidents
 _SEARCH_BYTES_MAX: Final = 4 * MIB  # frames whose headers one attempt may read
-
-
-class Stuck(NamedTuple):
-    """Stuck: why a session that a majority holds is not merged.
-
-    Attributes:
-        words: a sentence for its publisher and the operator.
-        is_refused: whether it can never be merged, so that its publisher is refused.
-        code: the code of that refusal.
-    """
-
-    words: str
-    is_refused: bool = False
-    code: str = "group"
 
 
 def new_samples(
@@ -89,7 +76,7 @@ def join_obstacle(
     Each call reads a part of the session, from where the last call ended.
 
     Args:
-        logs: this node's copies; the session's state says how far it was searched.
+        logs: this node's copies; the session's record says how far it was searched.
         ledger: the state that the slice was planned on.
         each: the first slice of a session, which begins with repeats.
         durable: the end up to which the session may be read.
@@ -97,11 +84,11 @@ def join_obstacle(
     Raises:
         CorruptLog: the copy of the session on this node is damaged.
     """
-    samples, state = ledger.samples.get(each.group), logs.state(each.session)
+    samples, record = ledger.samples.get(each.group), logs.records[each.session]
     if not samples:
         return None  # no message of the group could be decoded
-    if state.refused:
-        return Stuck(state.refused, is_refused=True)
+    if record.refused:
+        return Stuck(record.refused, is_refused=True)
     verdict = _compared(logs, samples, each, durable)
     if verdict is None:
         return Stuck(
@@ -109,10 +96,10 @@ def join_obstacle(
             f"group {each.group!r} is merged; it is merged once it has a message that the "
             "group has as well and that nodes remember, such as the group's last"
         )
-    state.searched_to = None
+    record.searched_to = None
     if not verdict.is_refused:
         return None
-    state.refused = verdict.words
+    record.refused = verdict.words
     return verdict
 
 
@@ -123,8 +110,8 @@ def _compared(
 
     Return None if this part has no such message; the next call searches the next part.
     """
-    log, state = logs[each.session], logs.state(each.session)
-    place = log.next_place(state.searched_to or each.first)
+    log, record = logs[each.session], logs.records[each.session]
+    place = log.next_place(record.searched_to or each.first)
     rolled = log.manifest.rolled_end(place.file)
     end = durable if durable.file == place.file else place.file
     if rolled is not None:
@@ -137,7 +124,7 @@ def _compared(
             return _verdict(each, found, mine)
         if header.messages and header.sequence >= each.watermark:
             return _verdict(each, samples[-1], None)
-        state.searched_to = Position(header.position + header.size)
+        record.searched_to = Position(header.position + header.size)
     return None
 
 

@@ -1,6 +1,6 @@
 """Planner: plans the next instruction from what a majority holds durably."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.errors import SessionDiverged
@@ -12,8 +12,9 @@ from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.seal import SEALED_NOTE, seal_of
 from sequencer.planning.carried import Carrier
-from sequencer.planning.group_join_check import Stuck, join_obstacle
+from sequencer.planning.group_join_check import join_obstacle
 from sequencer.planning.session_log import SessionLog, SessionLogs
+from sequencer.planning.session_records import Stuck
 
 # Per session and instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
@@ -41,11 +42,10 @@ class Planner:
                 planned only if a majority holds them durably, or if the instruction carries them.
             may_carry: returns whether every member can read an instruction that carries bytes.
         """
-        self.logs = logs
+        self.logs, self.records = logs, logs.records
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
         self.ready_index = 0  # a new leader may plan once it has executed this instruction
-        self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last planned
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
         self._searching: set[str] = set()  # sessions that the next plan continues to search
         self._turn = 0  # which session comes first next time, so that each gets room
@@ -54,20 +54,18 @@ class Planner:
         self,
         agreed: Mapping[str, Position],
         own: Mapping[str, Position],
-        checked: Container[str],
     ) -> dict[str, Position]:
         """Return, for each session, the end that a majority holds durably and this node can read.
 
         Args:
             agreed: per session, the end a majority holds durably.
             own: per session, the end this node holds durably.
-            checked: the sessions whose copies here are known to hold the merged bytes.
         """
         found = {}
         for session, end in agreed.items():
             here = own.get(session, START)
             # this node's sync may take longer than the majority's
-            if START < here < end and session in checked:
+            if START < here < end and self.records.is_checked(session):
                 here = max(here, self._received(session))
             if here:
                 found[session] = min(end, here)
@@ -115,11 +113,12 @@ class Planner:
         return Merge(max(time_ns, ledger.time_ns), tuple(slices)) if slices else None
 
     def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
-        self.stuck.pop(name, None)
+        stuck = self.records.stuck
+        stuck.pop(name, None)
         if SEALED_NOTE in ledger.notes:
             seal = seal_of(ledger.notes)
             words = f"session {name!r} is not merged: {seal and seal.refusal}"
-            self.stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
+            stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
             return None
         log = self.logs[name]
         known, after = log.manifest, ledger.sessions.get(name, START)
@@ -128,7 +127,7 @@ class Planner:
         first = after if is_active else log.next_place(after)
         if first.file in known.archived:
             # Or it was merged by an instruction that this node has yet to execute.
-            self.stuck[name] = Stuck(
+            stuck[name] = Stuck(
                 f"the beginning of session {name!r}, from {after} on, was archived before it was "
                 f"merged here; rt session adopt {name} lets it continue with what is there"
             )
@@ -140,7 +139,7 @@ class Planner:
         identity = known.identity
         group, created_ns = (identity.group, identity.created_ns) if identity else ("", 0)
         if FOUNDED_NOTE in ledger.notes and (words := obstacle(ledger, name, group, created_ns)):
-            self.stuck[name] = Stuck(words)
+            stuck[name] = Stuck(words)
             return None
         watermark = ledger.watermarks.get(f"group {group}" if group else name, 0)
         ends = rolled is not None and file_end == first.file + rolled
@@ -157,12 +156,13 @@ class Planner:
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
         """Return a session's first slice, or None while its group's messages contradict it."""
-        name, before = made.session, self.logs.state(made.session).searched_to
+        name, record = made.session, self.records[made.session]
+        before = record.searched_to
         stuck = join_obstacle(self.logs, ledger, made, durable)
         if stuck is None:
             return made
-        self.stuck[name] = stuck
-        if self.logs.state(name).searched_to != before:
+        self.records.stuck[name] = stuck
+        if record.searched_to != before:
             self._searching.add(name)
         return None
 

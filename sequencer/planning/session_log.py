@@ -16,7 +16,7 @@ from rt.log.files.disk import Disk, File
 from rt.log.write.appender import Appender
 from rt.log.write.recent_frames import Appended, Heading
 from rt.position import START, Position
-from sequencer.planning.copy_state import CopyState
+from sequencer.planning.session_records import SessionRecords
 
 # One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
@@ -227,7 +227,7 @@ class SessionLogs:
         self._root = root
         self._damaged = DamagedFiles()  # empty: the sequencer may read every file
         self._logs: dict[str, SessionLog] = {}  # least recently read first
-        self.states: dict[str, CopyState] = {}  # of the copies with findings
+        self.records = SessionRecords(self.forget)
 
     def __getitem__(self, session: str) -> SessionLog:
         log = self._logs.pop(session, None)
@@ -239,23 +239,8 @@ class SessionLogs:
         self._logs[session] = log
         return log
 
-    def state(self, session: str) -> CopyState:
-        """Return the findings about a session's copy, to which the caller may add."""
-        return self.states.setdefault(session, CopyState())
-
-    def lose(self, session: str) -> None:
-        """Forget a session's copy that was set aside; a new copy will replace it."""
-        self.forget(session)
-        if session in self.states:
-            self.states[session].set_aside()
-
-    def drop(self, session: str) -> None:
-        """Forget everything about a session, since its next log shares nothing with this one."""
-        self.forget(session)
-        self.states.pop(session, None)
-
     def forget(self, session: str) -> None:
-        """Close a session's copy and drop its frames from memory: it may be wrong or replaced."""
+        """Close a session's copy, and remove its frames from memory."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()

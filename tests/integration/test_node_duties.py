@@ -93,6 +93,9 @@ class Bench:
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
             discard=lambda path: self.did.append(f"discard {path}"),
             is_rolled=lambda path: path in self.rolled, rest=lambda: None,
+            logs=SimpleNamespace(
+                records=SimpleNamespace(is_checked=lambda session: session in self.checked)
+            ),
         )  # fmt: skip
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")

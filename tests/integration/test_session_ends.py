@@ -195,7 +195,7 @@ def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being
             bench.executor.execute(1, 1, other)
     assert bench.executor.lacking(merge) == merge.slices[0]
     copies = Copies(bench.executor, Holdings("n1", ["n1"]))
-    copies.lose("b")
+    bench.logs.records.set_aside("b")
     assert bench.executor.lacking(merge) == merge.slices[0]
     copies.drop("b")
     assert bench.executor.lacking(merge) is None
@@ -267,13 +267,13 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     copies = Copies(bench.executor, holdings)
     bench.executor.held = holdings.own
     holdings.record_durable("b", ledger.merged_to("b"))
-    copies.record_growth("b")
+    bench.logs.records.grow("b")
     copies.check()
-    assert "b" not in copies.checked
+    assert not bench.logs.records.is_checked("b")
     log = bench.executor.log_of("b").id
     ledger.opened["b"] = Ownership("alice", log, 1)
     copies.check()
-    assert "b" in copies.checked
+    assert bench.logs.records.is_checked("b")
 
 
 def test_a_session_that_was_put_back_is_shown_with_its_cause_and_what_to_do(tmp_path):

@@ -150,7 +150,7 @@ def test_an_adopted_session_is_compared_with_its_group_as_one_that_joins(adopted
     at = Position.of(1, 0, 0)
     adopted.order(Life(8, SessionChange.ADOPTED, "late", START, at))
     adopted.merge_all(["late"])
-    assert [each.is_refused for each in adopted.planner.stuck.values()] == [True] * (
+    assert [each.is_refused for each in adopted.logs.records.stuck.values()] == [True] * (
         not is_redundant
     )
     assert (adopted.ledger.merged_to("late") > at) == is_redundant

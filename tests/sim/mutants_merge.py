@@ -11,7 +11,6 @@ from rt.node.ingest.inbox_syncer import InboxSyncer
 from rt.node.ingest.inboxes import Inboxes
 from rt.position import Position
 from sequencer.execution import executor as executors
-from sequencer.execution.copies import Copies
 from sequencer.execution.execution import Execution
 from sequencer.execution.executor import Executor
 from sequencer.hand_over import HandOver
@@ -21,6 +20,7 @@ from sequencer.planning.carried import Carrier
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLog
+from sequencer.planning.session_records import SessionRecords
 from sequencer.planning.wants import Wants
 
 from .mutation import MUTANTS, Patch, mutant, noticed_by, rewritten
@@ -157,7 +157,7 @@ def copy_begun_again_is_believed() -> list[Patch]:
 @merging
 def copies_are_checked_once() -> list[Patch]:
     """A copy stays trusted although more of its session was merged from elsewhere."""
-    return [(Copies, "doubt", lambda self, sessions: None)]
+    return [(SessionRecords, "doubt", lambda self, session, last_frame: None)]
 
 
 @merging
@@ -246,13 +246,7 @@ def plans_what_it_received_without_its_bytes() -> list[Patch]:
 @noticed_by("unit/test_carried.py::test_a_copy_that_was_not_compared_is_not_carried_from")
 def carries_from_a_copy_that_may_differ() -> list[Patch]:
     """A leader carries from a copy that was not compared with what was merged of its session."""
-    right = Carrier.ends
-
-    def ends(self: Carrier, agreed: Any, own: Any, merged_to: Any, checked: Any) -> Any:
-        del checked
-        return right(self, agreed, own, merged_to, agreed)
-
-    return [(Carrier, "ends", ends)]
+    return [rewritten(Carrier, "ends", " and is_checked(session)", "")]
 
 
 @merging
@@ -261,7 +255,7 @@ def carries_from_a_copy_that_may_differ() -> list[Patch]:
 )
 def what_was_carried_vouches_for_the_copy() -> list[Patch]:
     """A copy counts as verified because an instruction carried the same bytes."""
-    return [rewritten(Executor, "_frames", "self.unproven[session] = None", "pass")]
+    return [rewritten(Executor, "_frames", "found, carried, False", "found, carried, True")]
 
 
 @merging

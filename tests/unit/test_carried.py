@@ -71,9 +71,9 @@ class Bench:
         """Up to where sessions can be planned by carrying them."""
         sessions = sessions or ("jfk",)
         agreed = {each: self.holdings.agreed(each) for each in sessions}
-        return self.carrier.ends(
-            agreed, self.holdings.own, self.ledger.sessions, sessions if checked else ()
-        )
+        for each in sessions if checked else ():
+            self.logs.records.check_passed(each)
+        return self.carrier.ends(agreed, self.holdings.own, self.ledger.sessions)
 
     def plan(self) -> Merge:
         """Plan what was received, and carry it."""
@@ -221,7 +221,8 @@ def test_a_node_without_a_copy_merges_what_is_carried_and_vouches_for_nothing(be
     leader.held = bench.holdings.own
     other = bench.executor(tmp_path / "other")
     assert merged_by(leader, merge) == merged_by(other, merge) != b""
-    assert (leader.take_unproven(), other.take_unproven()) == ([], ["jfk"])
+    assert not leader.logs.records.unchecked
+    assert [*other.logs.records.unchecked] == ["jfk"]
 
 
 @pytest.mark.parametrize("is_set_aside", [False, True])
@@ -231,9 +232,10 @@ def test_a_leader_executes_what_it_read_to_propose_it_unless_its_copy_was_set_as
     """To read a copy twice within a millisecond finds nothing, and costs more than all the rest."""
     merge = bench.plan()
     leader = bench.executor(tmp_path / "s", received=bench.place)
-    leader.held, leader.proposed = bench.holdings.own, bench.carrier.frames
+    leader.held = bench.holdings.own
+    leader.logs.records.proposed = bench.logs.records.proposed
     if is_set_aside:
-        leader.lose("jfk")
+        leader.logs.records.set_aside("jfk")
     other = Bench(tmp_path / "other")
     other.publish(b"one", b"2nd")
     shutil.copytree(other.top / "jfk", bench.top / "jfk", dirs_exist_ok=True)
@@ -242,7 +244,7 @@ def test_a_leader_executes_what_it_read_to_propose_it_unless_its_copy_was_set_as
             leader.execute(1, 1, merge)
     else:
         leader.execute(1, 1, merge)
-        assert leader.take_unproven() == []
+        assert not leader.logs.records.unchecked
     leader.close()
 
 
@@ -267,7 +269,7 @@ def test_a_copy_that_differs_from_what_is_carried_is_found(bench, tmp_path):
         executor.execute(1, 1, merge)
     executor.held = {}
     executor.execute(1, 1, merge)
-    assert executor.take_unproven() == ["jfk"]
+    assert [*executor.logs.records.unchecked] == ["jfk"]
     executor.close()
 
 
@@ -283,7 +285,6 @@ def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
     executor.held = other.holdings.own
     copies = Copies(executor, other.holdings)
     executor.execute(1, 1, merge)
-    copies.doubt(executor.take_unproven())
     other.publish(b"one", b"2nd")
     if repeats:
         executor.ledger.tails.pop("jfk")

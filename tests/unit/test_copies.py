@@ -33,16 +33,13 @@ class Executor:
         if self.errors:
             raise self.errors.pop(0)
 
-    def forget(self, _session):
-        """Drop what is in memory."""
-
 
 def copies(*errors):
     """Return the copies of a node that holds one session, and its executor."""
     executor, holdings = Executor(*errors), Holdings("n1", ["n1"])
     holdings.record_durable("jfk", END)
     made = Copies(executor, holdings)
-    made.record_growth("jfk")
+    executor.logs.records.grow("jfk")
     return made, executor
 
 
@@ -51,9 +48,9 @@ def test_a_copy_that_cannot_be_read_is_checked_again_and_ends_nothing(caplog):
     known, executor = copies(OSError(errno.EMFILE, "Too many open files"), OSError(5, "I/O error"))
     for _ in range(2):
         known.check()
-        assert "jfk" not in known.checked
+        assert not executor.logs.records.is_checked("jfk")
     known.check()
-    assert "jfk" in known.checked
+    assert executor.logs.records.is_checked("jfk")
     assert executor.checks == 3
     assert caplog.text.count("session jfk cannot be checked, and waits") == 1
 
@@ -65,6 +62,6 @@ def test_a_copy_that_diverged_is_not_checked_again_before_it_grows():
         known.check()
     known.check()
     assert executor.checks == 1
-    known.record_growth("jfk")
+    executor.logs.records.grow("jfk")
     known.check()
-    assert "jfk" in known.checked
+    assert executor.logs.records.is_checked("jfk")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rt.log.files.disk import OsDisk
 from rt.position import START, Position
 from rt.traffic import Traffic
 from sequencer.execution.execution import (
@@ -19,6 +20,7 @@ from sequencer.execution.execution import (
 from sequencer.ledger.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import Entry, EntryKind, LastChange, Ready, Seat, Snapshot
 from sequencer.raft.starts import Claim, Reach, StartChain
 
@@ -56,10 +58,10 @@ class Executor:
     """Merges by the ledger alone; `room` is for how many instructions there is room now."""
 
     lacks_log = is_stranded = is_repeating = is_half_done = False
-    unproven = ()
 
     def __init__(self, room=100):
         self.ledger, self.room, self.traffic = Ledger(), room, Traffic()
+        self.logs = SessionLogs(OsDisk(), "in")
 
     def lacking(self, _merge):
         return None

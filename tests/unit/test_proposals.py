@@ -73,10 +73,7 @@ class Bench:
         self.top, self.ledger = top / "s", Ledger()
         self.leader, self.holdings = Leader(self.ledger), Holdings("a", members)
         executor = SimpleNamespace(ledger=self.ledger)
-        copies = SimpleNamespace(checked=self.holdings.own)
-        self.execution = SimpleNamespace(
-            executor=executor, copies=copies, queue=(), done_index=1 << 40
-        )
+        self.execution = SimpleNamespace(executor=executor, queue=(), done_index=1 << 40)
         self.received: dict[str, Position] = {}
         self.logs = CountedLogs(self.top)
         self.planner = Planner(self.logs, lambda session: self.received.get(session, START))
@@ -87,6 +84,7 @@ class Bench:
     def hold(self, session: str, end: Position) -> None:
         """Give the leader a copy."""
         self.holdings.record_durable(session, end)
+        self.logs.records.check_passed(session)
         self.proposals.waiting.notice([session])
 
     def report(self, member: str, ends: dict[str, Position]) -> None:
@@ -232,7 +230,7 @@ def test_a_session_whose_copy_was_set_aside_is_not_stuck_any_more(tmp_path):
         bench.report(member, {"jfk": NEXT_FILE})
     bench.propose()
     assert set(bench.proposals.stuck) == {"jfk"}
-    bench.proposals.forget("jfk")
+    bench.logs.records.set_aside("jfk")
     bench.hold("jfk", START)
     bench.propose()
     assert not bench.proposals.stuck

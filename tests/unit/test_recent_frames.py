@@ -79,7 +79,7 @@ class Node:
         self.told[session] = end
         self.holdings.record_durable(session, end)
         if hasattr(self, "copies"):
-            self.copies.record_growth(session)
+            self.logs.records.grow(session)
 
     def begin(self, log: str = "1") -> None:
         """Let a publisher push a log."""
@@ -111,9 +111,7 @@ class Node:
     def plan(self) -> Merge:
         """Plan what was received, and carry it."""
         agreed = {"jfk": START}
-        ends = self.planner.carrier.ends(
-            agreed, self.holdings.own, self.executor.ledger.sessions, self.copies.checked
-        )
+        ends = self.planner.carrier.ends(agreed, self.holdings.own, self.executor.ledger.sessions)
         merge = self.planner.plan(self.executor.ledger, ends, 1)
         assert merge is not None
         return self.planner.carrier.fill(merge, agreed)
@@ -163,7 +161,7 @@ def test_a_follower_merges_what_it_received_without_reading_it(node, other):
     merge = node.plan()
     assert node.merge(merge) == other.merge(merge)
     assert other.disk.reads == 0
-    assert other.executor.take_unproven() == []
+    assert not other.logs.records.unchecked
 
 
 def test_a_follower_that_received_other_bytes_than_are_carried_doubts_its_copy(node, other):
@@ -269,13 +267,13 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(node):
     ledger = node.executor.ledger
     ledger.opened["jfk"] = Ownership("alice", "f" * 32, 1)
     ledger.tails.pop("jfk")
-    node.copies.lose("jfk")
-    node.copies.record_growth("jfk")
+    node.logs.records.set_aside("jfk")
+    node.logs.records.grow("jfk")
     node.copies.check()
-    assert "jfk" not in node.copies.checked
+    assert not node.logs.records.is_checked("jfk")
     ledger.opened["jfk"] = Ownership("alice", "1" * 32, 1)
     node.copies.check()
-    assert "jfk" in node.copies.checked
+    assert node.logs.records.is_checked("jfk")
 
 
 def test_what_was_archived_before_its_sync_is_not_called_damaged(node):
@@ -305,10 +303,10 @@ def test_no_frame_outlives_its_copy(node, end):
 def test_a_doubted_copy_is_read_from_its_file(node):
     """What is compared with the merged frames is what the disk has."""
     node.receive(b"two")
-    node.copies.doubt(["jfk"])
+    node.logs.records.doubt("jfk", node.executor.ledger.tails.get("jfk"))
     assert node.inbox.appender.recent.size == 0
     node.receive(b"three")
-    node.copies.doubt_all()
+    node.logs.records.doubt_all(["jfk"])
     assert node.inbox.appender.recent.size == 0
 
 

@@ -277,7 +277,7 @@ def join(bench: Bench, root: Path, payloads: list[bytes], first: int = 0) -> dic
             publisher.skip_to(first)
         publisher.publish_many(payloads)
     bench.merge_all(["late"])
-    return {name: each.words for name, each in bench.planner.stuck.items()}
+    return {name: each.words for name, each in bench.logs.records.stuck.items()}
 
 
 def payloads_of(root: Path, session: str) -> list[bytes]:
@@ -291,7 +291,7 @@ def test_a_session_with_other_messages_than_its_group_is_not_merged(merged, tmp_
     stuck = join(merged, tmp_path, [b"other%d" % number for number in range(10)])
     assert "does not have message 0 as its group 'g' has merged it" in stuck["late"]
     assert "late" not in merged.ledger.sessions
-    assert merged.planner.stuck["late"].is_refused
+    assert merged.logs.records.stuck["late"].is_refused
 
 
 def test_a_redundant_session_joins_its_group_whenever_it_comes(merged, tmp_path):
@@ -302,7 +302,7 @@ def test_a_redundant_session_joins_its_group_whenever_it_comes(merged, tmp_path)
         for number in range(900):
             publisher.publish(b"g%d" % number)
     merged.merge_all(["late"])
-    assert not merged.planner.stuck
+    assert not merged.logs.records.stuck
     assert payloads_of(tmp_path, "late") == [b"g%d" % number for number in range(800, 900)]
 
 
@@ -503,7 +503,7 @@ def test_a_copy_that_differs_twice_is_replaced_by_the_output_of_a_node_that_has_
     with pytest.raises(SessionDiverged, match="other frames"):
         ours.executor.execute(1, 1, merge)  # the output is right, so the copy beside it is not
     shutil.rmtree(ours.top / "a")
-    ours.executor.lose("a")
+    ours.logs.records.set_aside("a")
     ours.executor.execute(1, 1, merge)
     assert ours.ledger.digest == theirs.ledger.digest != EMPTY_DIGEST
 

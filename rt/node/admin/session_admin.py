@@ -22,8 +22,8 @@ from rt.position import START, Position
 from sequencer.ledger.life import Life
 from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
-from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
+from sequencer.planning.session_records import Stuck
 
 Value = TypeVar("Value")
 _REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
@@ -277,7 +277,8 @@ class SessionAdmin:
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
         more = [each for each in others if member.holdings.of(each).get(session, START) > own]
-        if more and (copy is None or session not in member.execution.copies.checked):
+        is_checked = member.executor.logs.records.is_checked(session)
+        if more and (copy is None or not is_checked):
             raise Refused(
                 "elsewhere",
                 f"node {member.name} leads, and does not hold all of session {session!r}, as "

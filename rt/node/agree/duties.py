@@ -33,8 +33,8 @@ from rt.position import START
 from sequencer.ledger.instruction import Instruction
 from sequencer.ledger.seal import SEALED_NOTE, moved_away
 from sequencer.member import WANT, Member
-from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import decode_report
+from sequencer.planning.session_records import Stuck
 from sequencer.raft.consensus import Status, UnheardError
 
 _log: Final = logging.getLogger("rt.node")
@@ -139,6 +139,7 @@ class Duties:
         """Prepare, and let pullers read what was executed before the restart."""
         self._member = member
         self._executor, self._copies = member.executor, member.execution.copies
+        self._records = member.executor.logs.records
         self._dependencies = dependencies
         self._timing = timing
         self._keep_up = KeepUp(
@@ -406,7 +407,7 @@ class Duties:
             return
         known, merged = held.confirmations, ledger.sessions.get(session, START)
         held.merge_to(merged, is_carried=session in self._member.execution.carried)
-        if session not in self._copies.checked:
+        if not self._records.is_checked(session):
             return  # the copy, and the publisher's log, may differ from what was merged
         self._dependencies.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at

@@ -8,7 +8,7 @@ from rt.errors import Refused
 from rt.node.agree.fork_watch import FoundFork
 from rt.node.agree.keep_up import LogCopy
 from rt.position import Position
-from sequencer.planning.group_join_check import Stuck
+from sequencer.planning.session_records import Stuck
 from sequencer.raft.consensus import EngineRole, Status
 
 

@@ -26,7 +26,7 @@ from sequencer.ledger.seal import seal_of
 from sequencer.ledger.session_facts import Ownership
 from sequencer.peers.connections import Peers
 from sequencer.peers.versions import PEER_VERSIONS
-from sequencer.planning.group_join_check import Stuck
+from sequencer.planning.session_records import Stuck
 
 _LEFT_SHOWN: Final = 100
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it

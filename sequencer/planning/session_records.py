@@ -1,0 +1,193 @@
+"""SessionRecords: what a node's sequencer has found out about each session, and the transitions."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rt.log.write.recent_frames import Heading
+from rt.position import Position
+from sequencer.ledger.instruction import Slice
+from sequencer.ledger.session_facts import Tail
+
+
+class Stuck(NamedTuple):
+    """Stuck: why a session that a majority holds is not merged.
+
+    Attributes:
+        words: a sentence for its publisher and the operator.
+        is_refused: whether it can never be merged, so that its publisher is refused.
+        code: the code of that refusal.
+    """
+
+    words: str
+    is_refused: bool = False
+    code: str = "group"
+
+
+class Proposed(NamedTuple):
+    """Proposed: a slice that this node proposed, with the headings of its frames.
+
+    The frames were read from this node's copy and checked.
+    """
+
+    planned: Slice
+    headings: Sequence[Heading]
+
+
+class SessionRecord:
+    """SessionRecord: the findings about one session, most of them about this node's copy of it.
+
+    Attributes:
+        is_checked: whether the copy is known to hold the bytes that were merged.
+        last_frame: the last frame that was merged while the copy was in doubt, or None. The ledger
+            forgets that frame after a slice of repeats.
+        is_unreadable: whether the last check could not read the copy; used to log that once.
+        differed: how often a copy differed from the slice that was next.
+        searched_to: the position up to which the copy was searched, without success, for a message
+            that its group remembers; None if it was not searched.
+        refused: why the session can never join its group, or "".
+    """
+
+    __slots__ = (
+        "differed", "is_checked", "is_unreadable", "last_frame", "refused", "searched_to",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        """Start with a copy of which nothing is known."""
+        self.last_frame: Tail | None = None
+        self.differed = 0
+        self.set_aside()
+
+    def set_aside(self) -> None:
+        """Forget the findings about a copy that was set aside, but not how often one differed."""
+        self.is_checked = self.is_unreadable = False
+        self.searched_to: Position | None = None
+        self.refused = ""
+
+
+_NEW: Final = SessionRecord()  # never changed
+
+
+class SessionRecords:
+    """SessionRecords: the record of each session, and what happens to a session.
+
+    | what happens                             | method         | what is forgotten              |
+    |------------------------------------------|----------------|--------------------------------|
+    | its copy was opened or has grown         | `grow`         | nothing; checked unless it was |
+    | the check found the merged bytes in it   | `check_passed` | that the copy was in doubt     |
+    | the check found others, or damage        | `check_failed` | the same; it is set aside next |
+    | bytes were merged without reading it     | `doubt`        | that the copy was checked      |
+    | this node adopted another node's ledger  | `doubt_all`    | the same of all copies         |
+    | a slice was merged                       | `agree`        | how often copies differed      |
+    | its copy is not what was agreed on       | `differ`       | nothing; counted               |
+    | damage, or other bytes were agreed on    | `set_aside`    | all but how often one differed |
+    | reset, forgotten, expired, another owner | `drop`         | everything                     |
+    | a power cut or a restart                 | none           | everything                     |
+
+    Whatever a method makes doubtful is also removed from memory: the copy's frames, and the slice
+    of it that this node proposed.
+
+    Attributes:
+        unchecked: the sessions whose copies must be checked; a dict for its order.
+        stuck: the sessions that could not be merged when last planned, and why.
+        proposed: by session, the slice in this node's last proposal.
+    """
+
+    def __init__(self, forget_frames: Callable[[str], None]) -> None:
+        """Start without a record.
+
+        Args:
+            forget_frames: closes a session's copy, and removes its frames from memory.
+        """
+        self._forget_frames = forget_frames
+        self._records: dict[str, SessionRecord] = {}
+        self.unchecked: dict[str, None] = {}
+        self.stuck: dict[str, Stuck] = {}
+        self.proposed: dict[str, Proposed] = {}
+
+    def __getitem__(self, session: str) -> SessionRecord:
+        """Return a session's record, which the caller may change."""
+        known = self._records.get(session)
+        if known is None:
+            known = self._records[session] = SessionRecord()
+        return known
+
+    def known(self, session: str) -> SessionRecord:
+        """Return a session's record to read; one without findings if there is none."""
+        return self._records.get(session, _NEW)
+
+    def is_checked(self, session: str) -> bool:
+        """Whether this node's copy is known to hold the bytes that were merged."""
+        known = self._records.get(session)  # not by `known`, for speed
+        return known is not None and known.is_checked
+
+    # Transitions
+
+    def grow(self, session: str) -> None:
+        """Record that a session's copy was opened, or has grown."""
+        if not self.is_checked(session):
+            self.unchecked[session] = None
+
+    def check_passed(self, session: str) -> None:
+        """Record that a copy was found to hold the merged bytes."""
+        known = self[session]
+        known.is_checked, known.is_unreadable, known.last_frame = True, False, None
+        self.unchecked.pop(session, None)
+
+    def check_failed(self, session: str) -> None:
+        """Record that a copy was found damaged or wrong; it is checked again once it grows."""
+        self[session].last_frame = None
+        self.unchecked.pop(session, None)
+
+    def doubt(self, session: str, last_frame: Tail | None) -> None:
+        """Have a copy checked, because a merge did not read it.
+
+        Args:
+            session: the session.
+            last_frame: the last frame that was merged, or None if it is not known.
+        """
+        known = self[session]
+        known.is_checked, known.last_frame = False, last_frame or known.last_frame
+        self.unchecked[session] = None
+        self._forget_copy(session)
+
+    def doubt_all(self, sessions: Iterable[str]) -> None:
+        """Have every copy checked, because the ledger now comes from another node.
+
+        Args:
+            sessions: the sessions of which this node has a copy.
+        """
+        for known in self._records.values():
+            known.is_checked, known.last_frame = False, None
+        self.unchecked = dict.fromkeys(sessions)
+        for session in self.unchecked:
+            self._forget_copy(session)
+
+    def agree(self, session: str) -> None:
+        """Record that a slice of a session was merged."""
+        if (known := self._records.get(session)) is not None:
+            known.differed = 0
+
+    def differ(self, session: str) -> None:
+        """Count that a copy differs from the slice that is next."""
+        self[session].differed += 1
+
+    def set_aside(self, session: str) -> None:
+        """Record that a copy was set aside; a new one, which must be checked, will replace it."""
+        self._forget_copy(session)
+        self.stuck.pop(session, None)
+        if (known := self._records.get(session)) is not None:
+            known.set_aside()
+
+    def drop(self, session: str) -> None:
+        """Record that an instruction dropped all nodes' copies of a session.
+
+        Its next log shares nothing with this one. A copy that had to be checked is still checked,
+        since it may be of the next log already.
+        """
+        self._forget_copy(session)
+        self.stuck.pop(session, None)
+        self._records.pop(session, None)
+
+    def _forget_copy(self, session: str) -> None:
+        self.proposed.pop(session, None)
+        self._forget_frames(session)
