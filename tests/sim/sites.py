@@ -290,8 +290,8 @@ class SitesWorld:
     has each message once, in order; no node confirms anything to a publisher that knows of the end
     of its log, nor is a publisher left with what that log has confirmed; no log ends by what its
     authority has not signed; a node that has turned a peer away by the word does so after each
-    restart; and in the end the old site is sealed, and everything that publishers
-    have is merged at the new one.
+    restart; and in the end everything that publishers have is merged at the new one, and the old
+    one is sealed, unless all publishers have died, so that none could tell it.
     """
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
@@ -346,9 +346,12 @@ class SitesWorld:
     def _is_done(self) -> bool:
         """Whether everything is merged at the new site, known to publishers, and the old sealed."""
         new = self.new
-        if new is None or not (self.old.is_over and new.recovered()):
+        if new is None or not new.recovered():
             return False
         alive = [each for each in self.pushers.values() if each.publisher.alive]
+        may_hear = self.is_drained or alive or self.old.fenced_by is not None
+        if may_hear and not self.old.is_over:
+            return False
         return all(
             each.publisher.confirmed.merged == each.publisher.end
             and (self.is_drained or each.known.after(OLD) is not None)
