@@ -184,11 +184,11 @@ class Executor:
         Bytes in an archived file cannot. A copy that differed more than `_RETRIES` times is not
         used. Bytes that are not durable count only if the instruction carries the slice too.
         """
-        session = each.session
+        session, records = each.session, self._records
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
             end >= each.end
-            and self._records.known(session).differed <= _RETRIES
+            and (session not in records.differing or records[session].differed <= _RETRIES)
             and not self.logs[session].is_archived(each.first.file)
         )
 
@@ -328,7 +328,8 @@ class Executor:
             headers = b"".join(map(_RAW, headings))
             merged, frame = merged.sealed(ledger.digest, ledger.end, headers)
             self._append(frame, merged, headings, data)
-        self._records.agree(each.session)
+        if each.session in self._records.differing:
+            self._records.agree(each.session)
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.record_slice(each, merged, size, headers)
         if samples:

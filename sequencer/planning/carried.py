@@ -61,7 +61,7 @@ class Carrier:
             merged: each session's merged end.
         """
         found, left, self.left_over = dict[str, Position](), CARRIED_BYTES_MAX, []
-        is_checked = self._logs.records.is_checked
+        checked = self._logs.records.checked
         if not self.is_allowed():
             return found
         for session, held in agreed.items():
@@ -71,7 +71,7 @@ class Carrier:
                 continue
             here = self._received(session)
             size = here - after
-            if held < here and 0 < size <= CARRIED_BYTES_MAX and is_checked(session):
+            if held < here and 0 < size <= CARRIED_BYTES_MAX and session in checked:
                 if size > left:
                     self.left_over.append(session)
                 else:

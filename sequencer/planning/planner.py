@@ -65,7 +65,7 @@ class Planner:
         for session, end in agreed.items():
             here = own.get(session, START)
             # this node's sync may take longer than the majority's
-            if START < here < end and self.records.is_checked(session):
+            if START < here < end and session in self.records.checked:
                 here = max(here, self._received(session))
             if here:
                 found[session] = min(end, here)

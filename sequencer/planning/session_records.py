@@ -1,7 +1,7 @@
 """SessionRecords: what a node's sequencer has found out about each session, and the transitions."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rt.log.write.recent_frames import Heading
 from rt.position import Position
@@ -37,7 +37,6 @@ class SessionRecord:
     """SessionRecord: the findings about one session, most of them about this node's copy of it.
 
     Attributes:
-        is_checked: whether the copy is known to hold the bytes that were merged.
         last_frame: the last frame that was merged while the copy was in doubt, or None. The ledger
             forgets that frame after a slice of repeats.
         is_unreadable: whether the last check could not read the copy; used to log that once.
@@ -47,9 +46,7 @@ class SessionRecord:
         refused: why the session can never join its group, or "".
     """
 
-    __slots__ = (
-        "differed", "is_checked", "is_unreadable", "last_frame", "refused", "searched_to",
-    )  # fmt: skip
+    __slots__ = ("differed", "is_unreadable", "last_frame", "refused", "searched_to")
 
     def __init__(self) -> None:
         """Start with a copy of which nothing is known."""
@@ -59,12 +56,9 @@ class SessionRecord:
 
     def set_aside(self) -> None:
         """Forget the findings about a copy that was set aside, but not how often one differed."""
-        self.is_checked = self.is_unreadable = False
+        self.is_unreadable = False
         self.searched_to: Position | None = None
         self.refused = ""
-
-
-_NEW: Final = SessionRecord()  # never changed
 
 
 class SessionRecords:
@@ -87,7 +81,9 @@ class SessionRecords:
     of it that this node proposed.
 
     Attributes:
+        checked: the sessions whose copies are known to hold the bytes that were merged.
         unchecked: the sessions whose copies must be checked; a dict for its order.
+        differing: the sessions of which a copy differed from the slice that is next.
         stuck: the sessions that could not be merged when last planned, and why.
         proposed: by session, the slice in this node's last proposal.
     """
@@ -100,7 +96,9 @@ class SessionRecords:
         """
         self._forget_frames = forget_frames
         self._records: dict[str, SessionRecord] = {}
+        self.checked: set[str] = set()
         self.unchecked: dict[str, None] = {}
+        self.differing: set[str] = set()
         self.stuck: dict[str, Stuck] = {}
         self.proposed: dict[str, Proposed] = {}
 
@@ -111,26 +109,18 @@ class SessionRecords:
             known = self._records[session] = SessionRecord()
         return known
 
-    def known(self, session: str) -> SessionRecord:
-        """Return a session's record to read; one without findings if there is none."""
-        return self._records.get(session, _NEW)
-
-    def is_checked(self, session: str) -> bool:
-        """Whether this node's copy is known to hold the bytes that were merged."""
-        known = self._records.get(session)  # not by `known`, for speed
-        return known is not None and known.is_checked
-
     # Transitions
 
     def grow(self, session: str) -> None:
         """Record that a session's copy was opened, or has grown."""
-        if not self.is_checked(session):
+        if session not in self.checked:
             self.unchecked[session] = None
 
     def check_passed(self, session: str) -> None:
         """Record that a copy was found to hold the merged bytes."""
         known = self[session]
-        known.is_checked, known.is_unreadable, known.last_frame = True, False, None
+        known.is_unreadable, known.last_frame = False, None
+        self.checked.add(session)
         self.unchecked.pop(session, None)
 
     def check_failed(self, session: str) -> None:
@@ -146,7 +136,8 @@ class SessionRecords:
             last_frame: the last frame that was merged, or None if it is not known.
         """
         known = self[session]
-        known.is_checked, known.last_frame = False, last_frame or known.last_frame
+        known.last_frame = last_frame or known.last_frame
+        self.checked.discard(session)
         self.unchecked[session] = None
         self._forget_copy(session)
 
@@ -157,23 +148,26 @@ class SessionRecords:
             sessions: the sessions of which this node has a copy.
         """
         for known in self._records.values():
-            known.is_checked, known.last_frame = False, None
+            known.last_frame = None
+        self.checked.clear()
         self.unchecked = dict.fromkeys(sessions)
         for session in self.unchecked:
             self._forget_copy(session)
 
     def agree(self, session: str) -> None:
-        """Record that a slice of a session was merged."""
-        if (known := self._records.get(session)) is not None:
-            known.differed = 0
+        """Record that a slice of a session was merged; needed only if a copy has differed."""
+        self[session].differed = 0
+        self.differing.discard(session)
 
     def differ(self, session: str) -> None:
         """Count that a copy differs from the slice that is next."""
         self[session].differed += 1
+        self.differing.add(session)
 
     def set_aside(self, session: str) -> None:
         """Record that a copy was set aside; a new one, which must be checked, will replace it."""
         self._forget_copy(session)
+        self.checked.discard(session)
         self.stuck.pop(session, None)
         if (known := self._records.get(session)) is not None:
             known.set_aside()
@@ -185,6 +179,8 @@ class SessionRecords:
         since it may be of the next log already.
         """
         self._forget_copy(session)
+        self.checked.discard(session)
+        self.differing.discard(session)
         self.stuck.pop(session, None)
         self._records.pop(session, None)
 

@@ -93,9 +93,7 @@ class Bench:
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
             discard=lambda path: self.did.append(f"discard {path}"),
             is_rolled=lambda path: path in self.rolled, rest=lambda: None,
-            logs=SimpleNamespace(
-                records=SimpleNamespace(is_checked=lambda session: session in self.checked)
-            ),
+            logs=SimpleNamespace(records=self),
         )  # fmt: skip
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")

@@ -246,7 +246,7 @@ def plans_what_it_received_without_its_bytes() -> list[Patch]:
 @noticed_by("unit/test_carried.py::test_a_copy_that_was_not_compared_is_not_carried_from")
 def carries_from_a_copy_that_may_differ() -> list[Patch]:
     """A leader carries from a copy that was not compared with what was merged of its session."""
-    return [rewritten(Carrier, "ends", " and is_checked(session)", "")]
+    return [rewritten(Carrier, "ends", " and session in checked", "")]
 
 
 @merging

@@ -478,7 +478,8 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
             last_change=SimpleNamespace(term=0, index=0, before={}, now={}), members={},
         ), journal=None, planner=None,
         restart_check=SimpleNamespace(claim=Claim(0, StartChain(1, (1,)), Reach(), Reach())),
-        executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
+        executor=SimpleNamespace(ledger=ledger, logs=SimpleNamespace(records=None)), send=None,
+        now_ns=lambda: NOW,
     )  # fmt: skip
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
     for note in ended_leases(ledger.notes, NOW, NOW):

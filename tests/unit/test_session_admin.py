@@ -36,8 +36,10 @@ class Leader:
         self.on_settle = lambda: None
         member = SimpleNamespace(
             name="n1", holdings=holdings, proposals=SimpleNamespace(stuck={}),
-            execution=SimpleNamespace(copies=SimpleNamespace(checked=self.checked)),
-            executor=SimpleNamespace(ledger=self.ledger),
+            executor=SimpleNamespace(
+                ledger=self.ledger,
+                logs=SimpleNamespace(records=SimpleNamespace(checked=self.checked)),
+            ),
         )  # fmt: skip
         asked = SimpleNamespace(view=SimpleNamespace(leads=True), ask=lambda question: question())
         copies = SimpleNamespace(get=lambda _session: self.copy)

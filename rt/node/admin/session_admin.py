@@ -277,8 +277,8 @@ class SessionAdmin:
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
         more = [each for each in others if member.holdings.of(each).get(session, START) > own]
-        is_checked = member.executor.logs.records.is_checked(session)
-        if more and (copy is None or not is_checked):
+        checked = member.executor.logs.records.checked
+        if more and (copy is None or session not in checked):
             raise Refused(
                 "elsewhere",
                 f"node {member.name} leads, and does not hold all of session {session!r}, as "

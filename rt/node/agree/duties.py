@@ -407,7 +407,7 @@ class Duties:
             return
         known, merged = held.confirmations, ledger.sessions.get(session, START)
         held.merge_to(merged, is_carried=session in self._member.execution.carried)
-        if not self._records.is_checked(session):
+        if session not in self._records.checked:
             return  # the copy, and the publisher's log, may differ from what was merged
         self._dependencies.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at
