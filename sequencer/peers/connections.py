@@ -28,20 +28,20 @@ from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of
 
 _log: Final = logging.getLogger("sequencer.peers")
 _RECORD_BYTES: Final = 16 * 1024  # of TLS; sent whole or not at all
-_TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
+_TURN_BYTES: Final = 1 << 20  # after reading this much, handle the messages before reading on
 _UNREAD_S: Final = UNACKNOWLEDGED_MS / 1000
 _START_S: Final = 3.0
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
-_PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
+_PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries about every half second
 
 
 class PeerOut(ContextParty):
     """The connection on which this node sends to one member; a short-lived thread dials it.
 
     Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
-        calls the rest. While a thread dials, only that thread uses `dialer`, except for its
-        `addresses` and `is_due`, which are replaced whole.
+        calls the rest. While a thread dials, only that thread uses `dialer`, except that other
+        threads may assign its `addresses` and `is_due`.
     """
 
     is_urgent = True
@@ -56,16 +56,17 @@ class PeerOut(ContextParty):
         is_quiet: bool = False,
         told: Callable[[str], None] = lambda _verdict: None,
     ) -> None:
-        """Prepare; `dial` connects.
+        """Prepare without connecting; `dial` connects.
 
         Args:
             loop: the event loop that serves the connection.
             name: the member's name.
-            dialer: connects to it.
-            about: the context in which the loop acts on the connection.
-            is_quiet: whether to leave it to another connection to log the problems.
-            told: called by the dialling thread after each attempt that the member answered, with
-                the member's reason to refuse this node, or "".
+            dialer: connects to the member.
+            about: the context variables that are set while the loop handles the connection.
+            is_quiet: whether to log nothing about connecting and disconnecting, because another
+                connection to the same member does.
+            told: called by the dialling thread with "" after the member accepted a connection, and
+                with the member's reason after it refused one.
         """
         super().__init__(about)
         self.name, self.dialer = name, dialer
@@ -73,8 +74,8 @@ class PeerOut(ContextParty):
         self._logged, self._first_s = "", loop.clock()  # the problem that was logged last
         self._loop = loop
         self._queue = SendQueue()
-        self._record = b""  # what goes next: TLS demands the same bytes again
-        self._rest = memoryview(b"")  # of what was taken from the queue
+        self._record = b""  # sent next; when TLS finds no room, it demands the same bytes again
+        self._rest = memoryview(b"")  # sent after `_record`; already popped from the queue
         self._sock: ssl.SSLSocket | None = None
         self._began_s = self._moved_s = 0.0
         self._pause_s = _PAUSE_FIRST_S
@@ -83,7 +84,7 @@ class PeerOut(ContextParty):
         self._is_quiet, self._told = is_quiet, told
 
     def dial(self) -> None:
-        """Begin to connect, unless the member is connected, or a dial is under way."""
+        """Begin to connect, unless this is connected, already dialling, or retired."""
         if self._is_dialling or self._is_retired or self._sock is not None:
             return
         self._is_dialling, self.dialer.is_due = True, False
@@ -109,14 +110,14 @@ class PeerOut(ContextParty):
         self._loop.ask(dial, lambda error: self.acting(self._dialled, made, error)(), late)
 
     def nudge(self) -> None:
-        """Dial again now, if the member is not connected; any thread may call this."""
+        """Dial now without a pause, unless the member is connected; any thread may call this."""
         self.dialer.is_due = True
         self._loop.post(self.acting(self.dial))
 
     def put(self, data: bytes) -> None:
-        """Send a message, or queue it; the oldest are dropped if too much is waiting."""
+        """Send a message now, or queue it; if too much is queued, drop the oldest messages."""
         data = framed(data)
-        # While connected, something is queued only behind a record that had no room.
+        # While connected, the queue is empty unless `_record` waits for room in the socket.
         if self._sock is not None and not self._record and len(data) <= _RECORD_BYTES:
             if self._sent(data):
                 return
@@ -144,7 +145,7 @@ class PeerOut(ContextParty):
         self._lose(f"internal error: {spoken(error)}")
 
     def retire(self) -> None:
-        """Stop sending, and drop the queue."""
+        """Close the connection for good: send nothing more, and do not dial again."""
         self._is_retired = True
         self.dialer.give_up(self.nudge)
         self._drop()
@@ -232,7 +233,7 @@ class PeerOut(ContextParty):
             self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
 
     def _look(self) -> None:
-        """Drop the connection if the member has closed it, or has sent bytes, as it must not."""
+        """Drop the connection if the member closed it, or broke the protocol by sending on it."""
         if self._sock is None:
             return
         try:
@@ -248,21 +249,23 @@ class PeerOut(ContextParty):
 
     def _lose(self, problem: str) -> None:
         self._note(problem)
-        if self._loop.clock() - self._began_s > _PAUSE_LAST_S:  # else it may hang up every time
+        # A member that hung up sooner may do so after every dial, so the pause stays long.
+        if self._loop.clock() - self._began_s > _PAUSE_LAST_S:
             self._pause_s = _PAUSE_FIRST_S
         self._drop()
         self._try_later(self._pause_s)
 
     def _drop(self) -> None:
         sock, self._sock, self.connected, self._is_full = self._sock, None, False, False
-        self._record, self._rest = b"", memoryview(b"")  # no part of a message begins another
+        self._record, self._rest = b"", memoryview(b"")  # a connection starts with a whole message
         if sock is not None:
             self._loop.ignore(sock.fileno())
             sock.close()
 
     def _note(self, problem: str) -> None:
         self.problem = problem
-        is_early = self._loop.clock() < self._first_s + _START_S  # its process may start with ours
+        # At first, the member's process may just be starting, as this one is.
+        is_early = self._loop.clock() < self._first_s + _START_S
         if problem != self._logged and not (self._is_retired or self._is_quiet or is_early):
             _log.warning("node %s: %s", self.name, problem)
             self._logged = problem
@@ -274,10 +277,10 @@ class Listener(Protocol):
     loop: EventLoop
 
     def joined(self, reading: "PeerIn") -> bool:
-        """Start receiving from a node; False once everything is stopped."""
+        """Start receiving from a node; return False if the listener has stopped."""
 
     def receive(self, reading: "PeerIn", reader: MessageReader) -> None:
-        """Handle received messages; a `PeerError` ends the connection."""
+        """Handle received messages; raising a `PeerError` ends the connection."""
 
     def lost(self, reading: "PeerIn") -> None:
         """Handle the end of a connection."""
@@ -295,10 +298,10 @@ class PeerIn(ContextParty):
         peer: PeerIdentity,
         most: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        """Prepare; nothing is read before `keep`. A message has at most `most` bytes."""
+        """Prepare; nothing is read before `keep`. A message over `most` bytes is an error."""
         super().__init__()
         sock.settimeout(0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # it may be silent for long
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # peers may be silent for long
         self.sock, self.peer = sock, peer
         self._listener = listener
         self._left: Callable[[], None] = lambda: None
@@ -306,7 +309,7 @@ class PeerIn(ContextParty):
         self._is_over = False
 
     def keep(self, left: Callable[[], None]) -> None:
-        """Have the loop read from now on; `left` is called when the connection has ended."""
+        """Let the loop read from now on; call `left` when the connection or the loop has ended."""
         self._left = left
         if not self._listener.loop.post(self.acting(self._begin)):
             left()
@@ -329,7 +332,7 @@ class PeerIn(ContextParty):
         try:
             is_open, has_more = (True, True) if self._reader.has_more else self._receive()
             self._listener.receive(self, self._reader)
-            while self._reader.has_more and not is_open:  # all that it said before it hung up
+            while self._reader.has_more and not is_open:  # what came before the peer hung up
                 self._listener.receive(self, self._reader)
         except (RtError, OSError) as error:
             _log.warning("node %s: %s", self.peer.name, error)
@@ -340,7 +343,7 @@ class PeerIn(ContextParty):
             self._listener.loop.mark(self)
 
     def _receive(self) -> tuple[bool, bool]:
-        """Read once; return whether the connection is open, and whether more may be there."""
+        """Read up to 1 MiB; return whether the connection is open, and whether more may wait."""
         left = _TURN_BYTES
         while left > 0:
             try:
@@ -353,7 +356,8 @@ class PeerIn(ContextParty):
                 return False, False
             self._reader.add(chunk)
             left -= len(chunk)
-            if len(chunk) < _RECORD_BYTES:  # a read returns one record, and never more is decrypted
+            # A read decrypts one record at most and returns it whole, so the poller sees the rest.
+            if len(chunk) < _RECORD_BYTES:
                 return True, False
         return True, True
 
@@ -372,9 +376,10 @@ class Peers:
     """Connects this node with all other members of its cluster.
 
     Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
-        read what they return; the loop calls the rest. `_out`, `_versions`: replaced and never
-        changed, by the loop or before it runs; any thread may read them. `spoken`, `holders`: the
-        loop sets an item; any thread may read one. `_in`, `_is_over`: used by the loop only.
+        read what they return; the loop calls the rest. `_out`, `_versions`: only the loop assigns
+        them, always a new dictionary that is never changed, so any thread may read them. `spoken`,
+        `holders`: the loop sets single items; any thread may read single items. `_in`, `_is_over`:
+        used by the loop only.
     """
 
     def __init__(
@@ -397,14 +402,14 @@ class Peers:
             name: this node's name.
             addresses: one or more addresses of each member, by name.
             context: as for `PeerDialer`.
-            heard: called with the sender's authenticated name and the messages that arrived
-                together, by the loop.
+            heard: called by the loop with the sender's authenticated name and the messages that
+                arrived together.
             gone: called by another thread with the name of a member whose process has ended.
             objection: returns why a node is not accepted, or "".
-            removed: called by another thread after a member was dialled, with its name and whether
-                it refuses this node because it was removed.
-            outdated: given the ALPN name that a node speaks, returns why its version is too old to
-                be sent anything; "" if it is not.
+            removed: called by a dialling thread with a member's name, and True after the member
+                refused this node as removed, or False after it accepted a connection.
+            outdated: takes the ALPN name that a node speaks; returns why the node's version is too
+                old for this node to send to it, or "" if it is not.
         """
         self.loop = loop
         self.spoken: dict[str, int] = {}
@@ -420,7 +425,7 @@ class Peers:
         self.follow(addresses)
 
     def send(self, to: str, data: bytes) -> None:
-        """Queue a message for a member; drop it for any other node."""
+        """Send or queue a message for a member; drop a message for any other node."""
         out = self._out.get(to)
         if out is None:
             return
@@ -430,13 +435,13 @@ class Peers:
             self.loop.post(out.acting(out.put, data))
 
     def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
-        """Connect to these members only; a new address is used from the next attempt on."""
+        """Connect to these members and no others; new addresses are tried at the next dial."""
         self.loop.call(partial(self._follow, addresses))
 
     def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         if self._is_over:
             return
-        is_other = partial(self._asked, greets=True, is_live=True)  # why it is not that member
+        is_other = partial(self._asked, greets=True, is_live=True)  # why a node is refused
         before, every = self._out, dict[str, PeerOut]()
         for member, places in addresses.items():
             if member in before:
@@ -456,17 +461,17 @@ class Peers:
             before[member].retire()
 
     def _told(self, member: str, verdict: str) -> None:
-        """Report whether a member refuses this node because it was removed."""
+        """Report that a member accepts this node, or refuses it as removed."""
         if verdict in {"", removed_words(self._name)}:
             self._removed(member, bool(verdict))
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes sent to all members, before encryption."""
+        """The bytes sent to all present members, before encryption."""
         return sum(out.sent_bytes for out in self._out.values())
 
     def problems(self, members: Container[str]) -> dict[str, str]:
-        """Return, by name, why each of these members that is not connected cannot be reached."""
+        """Return the problem of each of these members that this node is not connected to."""
         return {
             name: out.problem or "not connected yet"
             for name, out in self._out.items()
@@ -474,13 +479,13 @@ class Peers:
         }
 
     def versions(self) -> dict[str, PeerVersion]:
-        """Return the version of each member that is connected to this node."""
+        """Return the versions of the members that are connected to this node, by name."""
         return self._versions
 
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Accept a member's connection; return the function with which the loop begins to read it.
+        """Accept a member's connection; return the function that lets the loop begin to read it.
 
         Raises:
             Refused: the certificate is not another member's.
@@ -494,7 +499,7 @@ class Peers:
     def joined(self, reading: PeerIn) -> bool:
         """Receive from a member on this connection, and close the member's older connection.
 
-        Return False, and do nothing, if everything is stopped.
+        Do nothing and return False if `stop` was called.
         """
         if self._is_over:
             return False
@@ -503,7 +508,7 @@ class Peers:
         self.holders[name] = reading.peer
         self._forget_version(name)
         if before is not None:
-            before.end()  # the member has given it up; the kernel may not notice for hours
+            before.end()  # the member gave up the old one; the kernel may not notice for hours
         return True
 
     def receive(self, reading: PeerIn, reader: MessageReader) -> None:
@@ -525,7 +530,7 @@ class Peers:
             self._heard(peer.name, messages)
 
     def lost(self, reading: PeerIn) -> None:
-        """Handle the end of a member's connection: its process may have ended."""
+        """Handle the end of a member's connection; call `gone` if the member's process ended."""
         name = reading.peer.name
         if self._in.get(name) is not reading:
             return
@@ -539,7 +544,7 @@ class Peers:
             if out.dialer.is_refused() and not self._is_over:
                 self._gone(name)
 
-        with suppress(RuntimeError):  # no thread is left; an election begins by itself
+        with suppress(RuntimeError):  # no thread can start; an election begins later by itself
             threading.Thread(target=carried(ask), name=f"gone {name}", daemon=True).start()
 
     def stop(self) -> None:

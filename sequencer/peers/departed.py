@@ -1,4 +1,4 @@
-"""Departed: the nodes known to have been removed, and whether this node is one of them."""
+"""Departed: which nodes are known to have been removed, and whether this node is one of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -11,16 +11,15 @@ class RemovalVerdicts:
     """RemovalVerdicts: the members that refuse this node because it was removed.
 
     If a node was away while it was removed, its own log still lists it, and no other node accepts
-    its connections; it learns of the removal only from the reason for their refusals. It believes
-    that reason once a majority of the voters in its own log have given it, each authenticated by
-    its certificate. So a single hostile member cannot end a healthy node: with three voters or
-    more, it takes two. Honest members do not end it by mistake either: each gives the reason only
-    after it has seen a decided configuration without the node, and a member that accepts the node
-    again withdraws its verdict.
+    its connections. The node learns of the removal only from the reason that the others give when
+    they refuse it. It believes this reason once a majority of the voters in its own log have given
+    it; each of them is authenticated by its certificate. So a single hostile member cannot stop a
+    healthy node: with three voters or more, it takes two. Honest members do not stop it by mistake
+    either: each gives the reason only after it has seen a decided configuration without the node,
+    and a member that accepts the node again withdraws its verdict.
 
-    Two cases are not detected: a node was removed after most of the voters that it knows had been
-    replaced; and by its own log a node does not vote, such as a learner or a node that has yet to
-    be added.
+    Two cases are not detected: the node was removed after most of the voters in its log had been
+    replaced, or the node does not vote by its own log (it is a learner, or has yet to be added).
     """
 
     def __init__(self) -> None:
@@ -29,8 +28,8 @@ class RemovalVerdicts:
     def convict(self, verdicts: Mapping[str, bool], engine: Raft, name: str) -> bool:
         """Record verdicts; return whether this node has to believe that it was removed.
 
-        They are ignored until this node votes by its own log: before it is added, the others may
-        still call it removed, because it was a member before.
+        Verdicts are ignored while this node does not vote by its own log: if it was a member in the
+        past and is about to be added again, the others still call it removed.
 
         Args:
             verdicts: for each member dialled since the last call, whether it refuses this node.
@@ -44,14 +43,17 @@ class RemovalVerdicts:
         return any(verdicts.values()) and self.are_decisive(engine.last_change, name)
 
     def record(self, member: str, *, is_removed: bool) -> None:
-        """Record whether a member refused this node as removed, or let it in."""
+        """Record that a member refused this node as removed, or accepted it."""
         if is_removed:
             self._members.add(member)
         else:
             self._members.discard(member)
 
     def are_decisive(self, change: LastChange, name: str) -> bool:
-        """Whether a majority of the voters refuse this node, before and after an undecided change.
+        """Whether this node votes, and a majority of the voters refuse it as removed.
+
+        While a change of the members is undecided, both the voters before it and those after it
+        must have such a majority, and both configurations must list this node.
 
         >>> from sequencer.raft.consensus import FOUNDER, Seat
         >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}
@@ -71,7 +73,7 @@ class RemovalVerdicts:
         return votes and all(self._is_majority(each, name) for each in lists)
 
     def _is_majority(self, seats: Configuration, name: str) -> bool:
-        """Whether the node is listed, and a majority of the voters, without itself, refuse it."""
+        """Whether the node is listed, and refused by other voters that are a majority of all."""
         voters = {each for each, seat in seats.items() if seat.votes}
         return name in seats and len(self._members & (voters - {name})) > len(voters) // 2
 
@@ -79,9 +81,9 @@ class RemovalVerdicts:
 class Departed:
     """Departed: nodes that an earlier configuration listed, but the present one does not list.
 
-    The names are kept across restarts, and so are those that the last decided configuration listed.
-    The log forgets its older entries, a snapshot replaces any number of them, and a node's
-    configuration file never changes, so none of these can show that a node was removed.
+    These names and those in the last decided configuration are kept across restarts, because
+    nothing else shows that a node was removed: the log forgets its older entries, a snapshot
+    replaces any number of entries, and a node's configuration file never changes.
     """
 
     def __init__(
@@ -97,20 +99,22 @@ class Departed:
         Args:
             names: the removed nodes.
             save: makes the removed nodes and the members durable; an `OSError` ends the node.
-            founders: the members at the beginning of this node's log; empty if the node joined
-                later, when its configuration file did not list the founders.
-            members: the members by the last decided configuration. They count once the log has come
-                as far again: its last entries may not have been durable yet.
+            founders: the members at the beginning of this node's log; empty if the node does not
+                know them, for example because it joined later.
+            members: the members in the last decided configuration. They are used once this node's
+                log has reached that configuration's entry again: a restart may have lost the entry,
+                if it was not durable yet.
         """
         self.names = frozenset(names)
         self._save, self._saved = save, members
-        self._listed = set(founders)  # in decided configurations
+        self._listed = set(founders)  # names in any decided configuration
 
     def follow(self, change: LastChange) -> None:
-        """Record a decided configuration: earlier members that it does not list have departed.
+        """Record the members of a decided configuration; earlier members not in it have departed.
 
         Args:
-            change: the log's last change; of index 0 if there was none.
+            change: the log's last change. It is ignored while it is undecided, or if its index is
+                0, which means that the log has no change.
         """
         if not change.index or change.before:
             return

@@ -1,4 +1,4 @@
-"""Dialling: how a process's streams connect to other nodes, sharing the attempts."""
+"""Dialling: how the streams of a process connect to other nodes, and share their attempts."""
 
 import socket
 import ssl
@@ -18,8 +18,10 @@ from sequencer.peers.versions import PEER_VERSIONS
 # The streams of a process dial the same nodes. A handshake takes some 3 ms of processor time on
 # either side, so a hundred at once would all time out, again and again.
 AT_ONCE: Final = 4
-SCOUT_S: Final = 3.0  # a scout without an attempt for so long has given up
-UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
+# While an address is silent, one stream, its scout, tries it for all; another one takes over if the
+# scout has not tried for this long.
+SCOUT_S: Final = 3.0
+UNACKNOWLEDGED_MS: Final = 2000  # a connection is given up if sent bytes go unacknowledged so long
 _CONNECT_S: Final = 2.0
 _REFUSED_S: Final = 0.2  # a running machine refuses within a round trip
 
@@ -32,9 +34,10 @@ class Silence(NamedTuple):
     """Silence: an address at which nothing answers.
 
     Attributes:
-        scout: the `again` callback of the one stream that keeps trying, on behalf of all.
+        scout: identifies the one stream that keeps trying, on behalf of all, by its `again`
+            callback.
         tried_s: when that stream last tried.
-        problem: the error that it got.
+        problem: the error of that attempt.
     """
 
     scout: Callable[[], None]
@@ -43,9 +46,10 @@ class Silence(NamedTuple):
 
 
 class Turns:
-    """Turns: lets a few threads at a time dial an address, and only one while nothing answers.
+    """Turns: lets a few threads at a time dial an address, or one stream while nothing answers.
 
-    Threads: any thread may call `at`. `_changed` guards all fields, and notifies of free slots.
+    Threads: any thread may call `at` and `give_up`. `_changed` guards all fields, and is notified
+        whenever a turn ends.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,12 +61,13 @@ class Turns:
 
     @contextmanager
     def at(self, address: Address, wait_s: float, again: Callable[[], None]) -> Iterator[None]:
-        """Hold a turn to dial an address; an `OSError` in the block counts as no answer.
+        """Hold a turn during the block, which dials; its `OSError` means that nothing answered.
 
         Args:
             address: host and port.
             wait_s: how long to wait for a turn.
-            again: called, by any thread, once something answers after an `UnansweredError`.
+            again: identifies the calling stream. After an `UnansweredError`, some thread calls it
+                once something answers at the address, or the stream that kept trying gives up.
 
         Raises:
             UnansweredError: nothing answers, and another stream keeps trying.
@@ -83,7 +88,7 @@ class Turns:
         except UnansweredError:
             raise
         except BaseException:
-            self._note_answer(address)  # not from the right node, but an answer
+            self._note_answer(address)  # something answered, if only another node
             raise
         else:
             self._note_answer(address)
@@ -93,7 +98,7 @@ class Turns:
                 self._changed.notify_all()
 
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
-        """Raise `UnansweredError` if another stream is already trying this silent address."""
+        """If an address is silent, become its scout; `UnansweredError` if another stream is."""
         with self._changed:
             silence, now_s = self._silent.get(address), self._clock()
             if silence is None:
@@ -118,7 +123,11 @@ class Turns:
             again()
 
     def give_up(self, again: Callable[[], None]) -> None:
-        """Stop dialling; if this stream was the one that tried, another one takes over."""
+        """Stop dialling; where this stream was the scout, wake the others so that one takes over.
+
+        Args:
+            again: the callback that the stream passed to `at`.
+        """
         with self._changed:
             left = [each for each, silence in self._silent.items() if silence.scout == again]
             for address in left:
@@ -144,13 +153,12 @@ class PeerDialer:
     Args:
         name: the member; its certificate must have this name.
         addresses: where it may listen; each is tried in turn.
-        context: returns the client context for the next connection, which offers `alpns_of`
-            this node's cluster and nothing else.
-        objection: returns why the certificate of the node that answers is not that member's; "" if
-            it is.
+        context: returns the TLS client context for the next connection. The context offers the ALPN
+            names that `alpns_of` returns for this node's cluster, and no others.
+        objection: returns why the answering node is refused by its certificate; "" if it is not.
         turns: the turns, shared by all streams that dial the same addresses.
-        outdated: given the ALPN name that the member speaks, returns why its version is too old; ""
-            if it is not.
+        outdated: takes the ALPN name that the member speaks; returns why the member's version is
+            too old, or "" if it is not.
     """
 
     def __init__(
@@ -171,13 +179,16 @@ class PeerDialer:
         self._turn = 0
 
     def dial(self, again: Callable[[], None] = lambda: None) -> ssl.SSLSocket:
-        """Return a non-blocking connection; `PeerError` if another node answers.
+        """Return a non-blocking connection to the member.
 
         Args:
-            again: called, by any thread, once something answers after an `UnansweredError`.
+            again: as for `Turns.at`.
 
         Raises:
             UnansweredError: other streams have found all addresses silent, and keep trying them.
+            PeerError: another node answered, or the answering node is refused.
+            Refused: one side refused the other's certificate.
+            OSError: nothing answered at the address.
         """
         left = len(self.addresses)
         while True:
@@ -224,17 +235,17 @@ class PeerDialer:
         return sock
 
     def give_up(self, again: Callable[[], None]) -> None:
-        """Stop dialling; `again` as for `dial`."""
+        """Stop dialling; `again` is the callback that `dial` got."""
         self._turns.give_up(again)
 
     def _is_member(self, peer: PeerIdentity) -> bool:
         return peer.is_node and peer.name == self._name and not self._objection(peer)
 
     def is_refused(self) -> bool:
-        """Whether the member's machine refuses connections at all of its addresses.
+        """Whether the member's machine refuses connections at every address of the member.
 
-        After a member has hung up, a refusal means that its process has ended: the machine of a
-        member that only reconnects accepts connections, and one that cannot be reached is silent.
+        If the member has just hung up, such a refusal means that its process has ended. While the
+        process runs, its machine accepts connections; a machine out of reach does not answer.
         """
         found = [_refuses(address) or _refuses(address) for address in self.addresses]
         return bool(found) and all(found)

@@ -8,7 +8,7 @@ from sequencer.peers.send_queue import MESSAGE_BYTES_MAX
 from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, PeerVersion, decode_software
 
 _LENGTH: Final = struct.Struct("<I")
-_TURN_MESSAGES: Final = 1000  # a megabyte of empty ones would hold up an event loop for seconds
+_TURN_MESSAGES: Final = 1000  # a megabyte of empty messages at once would block a loop for seconds
 
 
 class MessageReader:
@@ -19,8 +19,8 @@ class MessageReader:
 
         Args:
             sender: the member.
-            protocol: the version that both sides chose.
-            most: the longest message, in bytes.
+            protocol: the version on which both sides agreed; None counts as the oldest.
+            most: the most bytes that a message may have.
         """
         self._sender, self._most = sender, most
         self._protocol = protocol or PEER_VERSIONS[-1]
@@ -35,7 +35,11 @@ class MessageReader:
         return len(self._data)
 
     def pop_messages(self) -> list[bytes]:
-        """Return the messages that are complete, 1,000 at most; `PeerError` if one is too long."""
+        """Remove and return the complete messages, 1,000 at most; an introduction sets `version`.
+
+        Raises:
+            PeerError: a message is too long, or the introduction is malformed.
+        """
         messages, data = list[bytes](), self._data
         offset, there = 0, len(data)
         while there - offset >= _LENGTH.size and len(messages) < _TURN_MESSAGES:

@@ -1,4 +1,4 @@
-"""Recognizes messages between members whose handling may wait for the next message."""
+"""Recognizes messages between members that may be handled later, with the sender's next ones."""
 
 from typing import Final
 

@@ -1,8 +1,9 @@
 """RestartCheck: detects, with the other nodes, whether this node's state is an older copy.
 
 A node sends no consensus messages until a majority, itself included, has confirmed its present
-start. A node confirms another one's start after it has compared that start with what it remembers
-of the other node, and recorded it durably.
+start. Another node confirms the start after recording it durably, and sends along what it remembers
+of the restarted node. If that memory contradicts the restarted node's claim, the claim comes from
+an older copy, and the confirmation does not count.
 """
 
 import logging
@@ -24,15 +25,16 @@ from sequencer.raft.starts import (
 )
 
 _log: Final = logging.getLogger("rt.node")
-PATIENCE_TICKS: Final = 25  # an election timeout, to wait for nodes beyond a majority
+PATIENCE_TICKS: Final = 25  # an election timeout: how long to wait for more than a majority
 GREET_TICKS: Final = 25  # 0.5 s, between two greetings of all nodes
 HASTE_TICKS: Final = 5  # between greetings while the start is not confirmed
 SAVE_TICKS: Final = 500  # 10 s, between two saves of the other nodes' progress
 _INCARNATIONS_MAX: Final = 4  # remembered per node
 
-# Incarnation, number of starts, terms and entries at the start and now, confirmed start.
+# Incarnation, number of starts, term and entry at the start, term and entry now, the random number
+# of the confirmed start, and how many random numbers follow.
 _CLAIM: Final = struct.Struct("<QQQQQQQB")
-_MEMORY: Final = struct.Struct("<BQQQQQ")  # whether there is one; its fields
+_MEMORY: Final = struct.Struct("<BQQQQQ")  # 1 if there is a memory, else 0; its fields
 _NONCE: Final = struct.Struct("<Q")
 
 
@@ -41,8 +43,8 @@ class RestartMessage(NamedTuple):
 
     Attributes:
         claim: the sender's claim.
-        confirmed: the random number of the receiver's latest start that the sender has recorded; or
-            0.
+        confirmed: the random number of the receiver's start that the sender heard of last, and has
+            recorded unless `memory` contradicts it; 0 if it has heard of none.
         memory: what the sender remembers of the receiver, or None.
     """
 
@@ -52,7 +54,7 @@ class RestartMessage(NamedTuple):
 
 
 def encode_restart(hello: RestartMessage) -> bytes:
-    """The bytes of a message."""
+    """Return the bytes of a greeting."""
     claim, memory = hello.claim, hello.memory or Memory(0, 0, 0, Reach())
     begun, now, nonces = claim.begun, claim.now, claim.chain.nonces
     parts = [
@@ -66,7 +68,7 @@ def encode_restart(hello: RestartMessage) -> bytes:
 
 
 def decode_restart(data: bytes) -> RestartMessage:
-    """The message; `PeerError` if the bytes are malformed."""
+    """Return the greeting in these bytes; `PeerError` if they are malformed."""
     try:
         incarnation, count, *reaches, confirmed, length = _CLAIM.unpack_from(data)
         has_memory, *fields, term, index = _MEMORY.unpack_from(data, _CLAIM.size)
@@ -82,7 +84,7 @@ def decode_restart(data: bytes) -> RestartMessage:
 
 
 class RestartCheck:
-    """A node's part in detecting older copies: its claim, and its memories of others."""
+    """RestartCheck: a node's claim, its memories of the others, and what they say of its claim."""
 
     def __init__(
         self,
@@ -91,12 +93,12 @@ class RestartCheck:
         memories: Memories,
         save: Callable[[Memories], None],
     ) -> None:
-        """Start with no start confirmed.
+        """Begin before any other node has confirmed this node's start.
 
         Args:
             others: all other members.
             claim: this node's claim, from `sequencer.journal.starts.begin_start`.
-            memories: the memories saved last.
+            memories: the memories of other nodes that were saved last.
             save: makes memories durable; an `OSError` stops the node.
         """
         self.claim = claim
@@ -108,12 +110,16 @@ class RestartCheck:
         self._is_saved = True
         self._heard: dict[str, Claim] = {}  # each node's latest claim
         self._confirming: set[str] = set()
-        self.is_due = False  # whether to greet every member now, since messages may be lost
+        self.is_due = False  # whether to greet every member now; repeated, as messages may be lost
         self.ticks = 0  # since this node started
 
     @property
     def is_over(self) -> bool:
-        """Whether this node may take part in the consensus; once it may, it always may."""
+        """Whether this node may take part in the consensus; never becomes false again.
+
+        It may once all other voters have confirmed its start, or a majority has and
+        `PATIENCE_TICKS` have passed.
+        """
         if not self._is_over:
             is_whole = any(each <= self._confirming for each in self._lists)
             self._is_over = is_whole or (not self.waits_for and self.ticks >= PATIENCE_TICKS)
@@ -129,7 +135,7 @@ class RestartCheck:
         return max(0, needed - len(self._confirming & others))
 
     def follow(self, *lists: Iterable[str]) -> None:
-        """Adopt the other voters: one list, or two while a change of the members is undecided.
+        """Set the other voters: one list, or two while a change of the members is undecided.
 
         With two lists, confirmations by a majority of either list are enough, since the voters
         before the change may still elect a leader and undo the change.
@@ -149,7 +155,7 @@ class RestartCheck:
         self.claim = Claim(claim.incarnation, claim.chain, claim.begun, claim.now.joined(reach))
 
     def save(self) -> None:
-        """Save the memories recorded since the last save durably."""
+        """Make the memories durable, unless nothing has changed since the last save."""
         if not self._is_saved:
             self._save(self.memories)
             self._is_saved = True
@@ -163,7 +169,7 @@ class RestartCheck:
         return encode_restart(RestartMessage(self.claim, heard.chain.nonce, memory))
 
     def receive(self, sender: str, data: bytes) -> bool:
-        """Handle a member's greeting; return whether it should be answered at once.
+        """Handle a member's greeting; return whether to answer it now, with a greeting.
 
         Raises:
             PeerError: the greeting is malformed; nothing was recorded.
@@ -185,7 +191,7 @@ class RestartCheck:
             _log.error("this node is an older copy of itself: %s", finding)
 
     def _remember(self, name: str, claim: Claim) -> None:
-        """Remember a node's claim, unless a newer one is known; if it restarted, save at once."""
+        """Remember a node's claim unless it contradicts a memory; save now if its start is new."""
         memories = self.memories.get(name, [])
         known = _of(memories, claim.incarnation)
         if known is not None and contradiction(known, claim):
@@ -201,5 +207,5 @@ class RestartCheck:
 
 
 def _of(memories: Iterable[Memory], incarnation: int) -> Memory | None:
-    """The memory of an incarnation, or None."""
+    """Return the memory of an incarnation, or None."""
     return next((each for each in memories if each.incarnation == incarnation), None)

@@ -3,11 +3,12 @@
 from collections import deque
 from typing import Final
 
-MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
-# What may be queued for a peer. Raft repeats lost messages, so beyond this the oldest are dropped:
-# a node of 7 holds at most 6 x 32 MiB for dead nodes.
+# Enough for a full report of 100,000 sessions, or for entries and a chunk.
+MESSAGE_BYTES_MAX: Final = 16 << 20
+# The most bytes queued for a peer. Beyond this the oldest messages are dropped; Raft repeats lost
+# messages. In a cluster of 7, a node queues at most 6 x 32 MiB for dead nodes.
 _QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
-_TAKE_BYTES: Final = 256 << 10  # what is taken waits beside the queue, until it is sent
+_TAKE_BYTES: Final = 256 << 10  # popped at once; the sender keeps it, in addition to the queue
 
 
 class SendQueue:
@@ -21,14 +22,14 @@ class SendQueue:
         return bool(self._messages)
 
     def put(self, data: bytes) -> None:
-        """Add a message."""
+        """Add a framed message; drop the oldest ones while the queue is too large."""
         self._messages.append(data)
         self._bytes += len(data)
         while self._bytes > _QUEUE_BYTES_MAX:
             self._bytes -= len(self._messages.popleft())
 
     def pop(self) -> bytes:
-        """Remove and return the oldest framed messages, some 256 KiB of them."""
+        """Remove the oldest framed messages, some 256 KiB in total, and return them joined."""
         taken, size = list[bytes](), 0
         while self._messages and size < _TAKE_BYTES:
             taken.append(self._messages.popleft())

@@ -8,32 +8,32 @@ from rt.errors import PeerError
 from rt.format.checksum import crc32
 from rt.version import SOFTWARE
 
-# Newest first; a connection speaks the newest that both sides list. Version 2: slices carry a
-# digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and one that is
-# not answered takes no part. Version 4: the members may change. Version 6: a list of members has
-# the term of its entry. Version 7: reports say how many sessions their other parts hold. Version 8:
-# a node that dials introduces itself. Version 9: instructions may carry the bytes that they merge.
-# Version 10: frames may have a column of headers. Version 11: the log can be sealed. Version 12: a
-# policy may limit messages. What a node may write is decided by the cluster's level
-# (`sequencer.ledger.format_level`), not by this.
+# Newest first; a connection uses the newest version that both sides list. Version 2: slices carry a
+# digest, which a node of version 1 cannot read. Version 3: nodes greet each other, and a node whose
+# greetings are not answered takes no part in the consensus. Version 4: the members may change.
+# Version 6: a list of members has the term of its entry. Version 7: a report says how many sessions
+# its other parts hold. Version 8: a node that dials introduces itself. Version 9: instructions may
+# carry the bytes that they merge. Version 10: frames may have a column of headers. Version 11: the
+# log can be sealed. Version 12: a policy may limit messages. These versions do not decide what a
+# node may write; the cluster's level does (`sequencer.ledger.format_level`).
 PEER_VERSIONS: Final = (12, 11, 10, 9, 8, 7)
-INTRODUCED: Final = 8  # since this version
+INTRODUCED: Final = 8  # a node that dials introduces itself since this version
 SOFTWARE_BYTES_MAX: Final = 64
 _NAME: Final = "rt-peer"
 
 
 def alpn_of(cluster: str, version: int = PEER_VERSIONS[0]) -> str:
-    """The ALPN name of a version of the protocol between the nodes of one cluster.
+    """Return the ALPN name of a version of the protocol between the nodes of one cluster.
 
-    It distinguishes these connections from replicators' on the same port. It includes the cluster,
-    because nodes of two clusters may share an authority and have the same names: otherwise a wrong
-    address could lead to a node of the other cluster without notice.
+    The name distinguishes these connections from replicators' on the same port. It includes the
+    cluster, because nodes of two clusters may share an authority and have the same names. Without
+    it, a node with a wrong address could connect to the other cluster unnoticed.
     """
     return f"{_NAME}/{version}/{crc32(cluster.encode()):08x}"
 
 
 def alpns_of(cluster: str, versions: Sequence[int] = PEER_VERSIONS) -> tuple[str, ...]:
-    """The ALPN names of all these versions; the server takes the first that both sides offer."""
+    """Return the ALPN names of these versions; a server takes the first that both sides offer."""
     return tuple(alpn_of(cluster, version) for version in versions)
 
 
@@ -50,11 +50,12 @@ def version_of(alpn: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PeerVersion:
-    """PeerVersion: another node's version while it is connected.
+    """PeerVersion: the protocol and the software of another node that is connected to this one.
 
     Attributes:
-        protocol: the version of the nodes' protocol that both speak.
-        software: the software it reports, such as `rt 0.2.0`; "" if it is too old to report it.
+        protocol: the version of the nodes' protocol that both nodes use.
+        software: the software that the other node reports, such as `rt 0.2.0`; "" if the other node
+            is too old to report it.
     """
 
     protocol: int
@@ -62,7 +63,7 @@ class PeerVersion:
 
     @property
     def differs(self) -> str:
-        """A sentence naming both nodes' software if it differs; "" if it is the same or unknown."""
+        """A sentence that says how the other node's version differs; "" if no difference shows."""
         if self.protocol < PEER_VERSIONS[0]:
             runs = self.software or "an older version of rt"
         elif self.software in ("", SOFTWARE):
@@ -73,7 +74,7 @@ class PeerVersion:
 
 
 def decode_software(data: bytes) -> str:
-    """Return how a node introduces itself; `PeerError` unless it is a short, printable text."""
+    """Return the text of an introduction; `PeerError` unless it is short and printable."""
     if len(data) <= SOFTWARE_BYTES_MAX and data.isascii():
         text = data.decode()
         if text.isprintable():
