@@ -14,23 +14,30 @@ _DOUBLED_MAX: Final = 8  # the patience of 2 s becomes 8.5 minutes
 class HandOver:
     """HandOver: hands leadership to a member that holds the bytes this leader lacks.
 
-    Copies of a session may contradict each other, so that no member can merge these bytes, and
-    leadership would bounce for as long as the session waits. So each failed attempt for a session
-    doubles this node's patience.
+    If the copies of a session contradict each other, no member can merge the bytes, and leadership
+    would bounce for as long as the session waits. So each time that leadership moved and the
+    session made no progress, this node waits twice as long before it moves leadership again.
     """
 
     def __init__(
         self, engine: Raft, holdings: Holdings, proposals: Proposals, patience_ticks: int
     ) -> None:
-        """Wait `patience_ticks` before moving leadership."""
+        """Begin to watch.
+
+        Args:
+            engine: this node's engine, which moves leadership.
+            holdings: what all members hold.
+            proposals: names the sessions of which this node lacks bytes, and their merged ends.
+            patience_ticks: how long a session must wait before leadership is moved the first time.
+        """
         self._engine, self._holdings, self._proposals = engine, holdings, proposals
         self._patience_ticks = patience_ticks
         self._short_ticks: dict[str, int] = {}  # how long a majority has held more of a session
-        # By session, how often leadership moved for it, and its merged end and epoch at that time.
+        # By session, how often leadership moved for it, and its `Proposals.place` at the last time.
         self._moved: dict[str, tuple[int, tuple[Position, int]]] = {}
 
     def tick(self) -> None:
-        """Let a unit of time pass while this node leads."""
+        """Let a unit of time pass while this node leads; move leadership if that is due."""
         holdings, place = self._holdings, self._proposals.place
         if self._moved:
             self._moved = {

@@ -1,4 +1,4 @@
-"""Member: one node's sequencer: engine, journal, proposals and execution."""
+"""Member: the sequencer of one node, which connects engine, journal, proposals and execution."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -42,12 +42,13 @@ WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so full ones are sent thi
 class Member:
     """Member: does a node's sequencing work when called.
 
-    It has no thread, clock or socket of its own, so a simulation drives it as a node does. One
-    thread at a time may call it, except that any thread may use `order`; `reads` states its own
-    rules.
+    A member has no thread, clock or socket of its own, so a simulation drives it as a node does.
+    Only one thread at a time may call a member, with two exceptions: any thread may call `order`,
+    and `LatestReads` says which threads may use `reads`.
 
     Attributes:
-        transmit: sends a message to a member; may lose it. Set before the first call.
+        transmit: sends a message to a member, and may lose the message. It must be set before the
+            first call.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class Member:
             members: all nodes, used until the first call of `run` reads them from the engine's log.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
-            restart_check: the restart check; this node joins the consensus once it is over.
-            executor: started from the same snapshot.
+            restart_check: this node takes no part in the consensus until this check is over.
+            executor: started from the same snapshot as `engine`.
             planner: reads this node's copies of sessions.
             now_ns: the clock for merge times.
-            send: becomes `transmit`.
+            send: the initial `transmit`.
             readers: readers of the merged log on this node.
-            hand_over_ticks: how long this node keeps leading while a majority holds bytes that it
-                lacks.
-            dial: takes the addresses of all other nodes, by name, whenever they change.
+            hand_over_ticks: how long this node keeps leading while a majority holds bytes that this
+                node lacks.
+            dial: called with the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed; None if none are known.
         """
         self.name = name
@@ -117,15 +118,18 @@ class Member:
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
-        """Record that this node's copy of `session` was set aside: it was damaged or wrong."""
+        """Record that this node's copy of `session` was set aside as damaged or wrong."""
         self._records.set_aside(session)
         self.record_durable(session, START)
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Handle another node's message; a `PeerError` leaves everything unchanged.
+        """Handle another node's message.
 
         Raises:
-            UnheardError: the sender is not a member, or may not send this; the message was counted.
+            PeerError: the message is malformed, and had no effect.
+            UnheardError: the sender is not a member, or may not send such a message. The message
+                had no effect, but was counted in `unheard`.
+            Diverged: the merged log here differs from the leader's.
             WriterFailed: this node runs on an older copy of its own data and must stop.
         """
         kind, body = data[:1], data[1:]
@@ -171,7 +175,7 @@ class Member:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self.membership.announcement())
-            if self.execution.needs_state:  # the leader may not have it, so every member is asked
+            if self.execution.needs_state:  # ask every member, as the leader may not have a state
                 self._send_all(_WANT_STATE)
         if self.engine.leads:
             self.proposals.waiting.tick()
@@ -180,18 +184,19 @@ class Member:
             self._hand_over.tick()
 
     def gone(self, member: str) -> None:
-        """Record that a member's process has ended; if it led, an election follows soon."""
+        """Record that a member's process ended; if that member led, an election follows soon."""
         if self.restart_check.is_over:
             self.engine.gone(member)
 
     def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
-        """Handle what the members answered that were dialled since the last call.
+        """Handle the answers of the members that this node has dialled since the last call.
 
         Args:
             verdicts: for each of these members, whether it refuses this node as removed.
 
         Raises:
-            WriterFailed: a majority refuses this node, which has recorded that and must stop.
+            WriterFailed: a majority refuses this node as removed. The journal has recorded this,
+                and the node must stop.
         """
         if self._verdicts.convict(verdicts, self.engine, self.name):
             self._journal.persist(Ready(removed=True))
@@ -199,7 +204,7 @@ class Member:
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction for proposal; it may get lost, so check later and order it again.
 
-        Any thread may call this. Only the proposing thread may set `first`.
+        Any thread may call this, but only the thread that calls `run` may set `first`.
 
         Raises:
             Refused: this node does not lead.
@@ -211,11 +216,14 @@ class Member:
         self.transmit(member, kind + body)
 
     def run(self) -> list[str]:
-        """Do all pending work; return the sessions merged further, or whose copies passed a check.
+        """Do all pending work.
+
+        Returns:
+            The sessions that were merged further, and those whose copies passed a check.
 
         Raises:
             WriterFailed: the journal's disk failed; this node must stop.
-            SessionDiverged: a session's copy is not what the nodes agreed on.
+            SessionDiverged: a session's copy differs from what the nodes agreed on.
             CorruptLog: a session's copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
@@ -248,13 +256,14 @@ class Member:
             self.executor.alone = self.is_alone
 
     def _take_ready(self, ready: Ready) -> None:
-        """Perform a node's duties: send the early messages, persist, then send the rest.
+        """Perform the duties in `ready`: send the early messages, persist, then send the rest.
 
         If readers are connected here, committed entries that need no sync are executed before the
-        sync. That delays this node's reply, but the leader can commit with another member's reply.
+        sync. This delays the node's reply to the leader, but the leader can commit with another
+        member's reply.
         """
         if self.engine.members is not self.membership.followed:
-            self._follow()  # before anything is sent to a member that is new
+            self._follow()  # before anything is sent to a new member
         for message in ready.early:
             self.transmit(message.to, CONSENSUS + message.data)
         settled: Sequence[Entry] = ()
@@ -266,7 +275,7 @@ class Member:
                 self._execute()
         finally:  # persist, then send, then execute the other committed entries
             if ready.entries or ready.must_persist:
-                self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
+                self._journal.persist(ready)  # nothing is promised yet: a crash here is harmless
             self.engine.persisted(ready)
             for message in ready.messages:
                 self.transmit(message.to, CONSENSUS + message.data)
@@ -278,12 +287,12 @@ class Member:
             self.reads.record(ready.reads)
 
     def plan_snapshot(self) -> SnapshotPlan | None:
-        """Return the state to snapshot, if anything was executed since the last snapshot."""
+        """Return the state to snapshot; None if it has not changed, or cannot be saved now."""
         plan = self.execution.plan_snapshot()
         return plan if plan is not None and self.engine.may_compact(plan.index) else None
 
     def save_snapshot(self, plan: SnapshotPlan) -> None:
-        """Save a planned snapshot; call this once the merged log is durable up to its end."""
+        """Save a planned snapshot; call this once the merged log is durable up to `plan.end`."""
         snapshot = self.engine.compact(plan.index, plan.data)
         if snapshot is not None:
             self._journal.save_snapshot(snapshot)
@@ -304,10 +313,10 @@ class Member:
     # Messages between nodes
 
     def _greet(self) -> None:
-        """Greet all members, and tell them how far this node's disk has come.
+        """Greet all members; the greeting says how far this node's durable state reaches.
 
-        Call it only when all that the engine holds is durable: the other members take the term in
-        this message as durable here.
+        Call this only when everything in the engine is durable, because the other members take the
+        term in the greeting as durable here.
         """
         status = self.engine.status()
         self.restart_check.advance(Reach(status.term, min(status.commit, status.durable)))
@@ -332,7 +341,7 @@ class Member:
         return self.restart_check.is_over and (is_later or bool(status.leader))
 
     def _report_changes(self) -> None:
-        """Report changed holdings to the leader; if it is a new one, report all to all members."""
+        """Report changed holdings to the leader; if it is new, first report all to everyone."""
         if self.engine.leader != self._leader:
             self._leader = self.engine.leader
             self.proposals.change_leader()
@@ -346,9 +355,9 @@ class Member:
             self._send_all(self._holdings(report))
 
     def _holdings(self, report: bytes) -> bytes:
-        """Return the message that holds the last instruction executed here and a holdings report.
+        """Return a message with a holdings report and the index of the last entry executed here.
 
-        The receiver ignores the sessions whose copies a later instruction dropped.
+        The receiver ignores a session in the report if a later entry dropped the session's copies.
         """
         return _HOLDINGS + _INDEX.pack(self.executor.done_index) + report
 
@@ -362,7 +371,7 @@ class Member:
         self.proposals.waiting.notice_reported(reported)
 
     def _take_state(self, sender: str, body: bytes) -> None:
-        if not self.engine.elects(sender):  # a learner only has a voter's state
+        if not self.engine.elects(sender):  # a learner's state comes from a voter
             raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
         self.execution.adopt(body)
 

@@ -20,9 +20,8 @@ from sequencer.raft.engine import Raft
 from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
-ANNOUNCEMENTS: Final = 25  # 10 s: a removed node that is up has heard of it by then
-# 2 s. Voters send something every 0.4 s, so the known voters are gone if none was heard for so
-# long.
+ANNOUNCEMENTS: Final = 25  # 10 s: by then, a removed node that is up has heard of its removal
+# 2 s. Voters send something every 0.4 s, so one that was not heard for this long is gone.
 CUT_OFF_TICKS: Final = 100
 _PLACE: Final = struct.Struct("<QQ")  # term and index of the configuration's entry
 
@@ -44,17 +43,18 @@ class Announced(NamedTuple):
 
 
 class Doors(NamedTuple):
-    """Doors: which nodes a node admits, by the name in their certificates. Any thread may read it.
+    """Doors: which nodes a node admits, by the names in their certificates; any thread may read it.
 
     Attributes:
-        members: the members in this node's log and, while their last change is undecided, those
-            before that change.
+        members: the members by this node's log. While the last change of the members is undecided,
+            the members before that change are included.
         voters: the members that vote.
-        peers: nodes that may speak the protocol between nodes: members and announced ones.
+        peers: nodes that may speak the protocol between nodes: the members, and the nodes in the
+            configuration that another node announced.
         departed: removed nodes.
         leaving: removed nodes to which this node still sends news, over the connections they had.
-        is_open: whether any other node may speak that protocol in order to announce its
-            configuration, because there is no leader and too few known voters are heard from.
+        is_open: whether any node that was not removed may speak that protocol, to announce its
+            configuration, because this node knows no leader and hears from too few known voters.
     """
 
     members: frozenset[str] = frozenset()
@@ -73,13 +73,13 @@ class Membership:
     """Membership: follows the configuration in a node's log and announces it to other nodes.
 
     A node whose log lags may not know its leader's address, and could not reply to the leader. So
-    it also dials and accepts the nodes of the newest configuration that a known voter announced.
-    That configuration only decides which nodes to dial, greet and listen to. Whose votes,
-    acknowledgements and holdings count is decided by this node's own log.
+    the node also dials and accepts the nodes of the newest configuration that a known voter
+    announced. That configuration only decides which nodes to dial, greet and listen to. The node's
+    own log decides whose votes, acknowledgements and holdings count.
 
     Attributes:
-        doors: which nodes are admitted; replaced, never changed.
-        followed: the configuration that was adopted last.
+        doors: which nodes are admitted; the object is replaced whole and never changed.
+        followed: the configuration that was adopted last; None before the first `follow`.
         is_settled: whether `follow` has nothing to do until the engine has another configuration.
     """
 
@@ -93,14 +93,14 @@ class Membership:
         *,
         departed: Departed,
     ) -> None:
-        """Start without having read any configuration.
+        """Admit the members in the engine's log; the first `follow` dials them.
 
         Args:
             name: this node.
-            engine: its log has the configuration.
-            holdings: what all members hold.
-            restart_check: the restart check with all voters.
-            dial: takes the addresses of all other nodes, by name, whenever they change.
+            engine: this node's engine, whose log has the configuration.
+            holdings: what all members hold; its members are kept up to date.
+            restart_check: this node's restart check; its voters are kept up to date.
+            dial: called with the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed.
         """
         self._name = name
@@ -108,20 +108,22 @@ class Membership:
         self.restart_check = restart_check
         self.followed: Configuration | None = None
         self.is_settled, self._is_undecided = False, False
-        self._announced = Announced()  # the newest of other nodes
+        self._announced = Announced()  # the newest announcement that was believed
         self._dialled: dict[str, str] = {}
         self._leaving: dict[str, int] = {}  # by removed node, announcements yet to be sent
         self._departed = departed
-        self._heard: dict[str, int] = {}  # when each known voter was last heard
-        change = engine.last_change  # what the engine has before the first step
+        self._heard: dict[str, int] = {}  # by known voter, the tick at which it was last heard
+        change = engine.last_change  # the engine has one before its first step
         self.doors = Doors()
         self._open_doors({**change.before, **change.now}, {})
 
     def follow(self) -> bool:
         """Adopt the log's configuration if it changed or was decided.
 
+        If the last announcement is not believed any more, forget it and adopt the log's.
+
         Returns:
-            Whether it changed.
+            Whether the log's configuration changed.
         """
         is_new = self._engine.members is not self.followed
         is_decided = self._is_undecided and not self._engine.last_change.before
@@ -140,9 +142,9 @@ class Membership:
 
     @property
     def _is_open(self) -> bool:
-        """Whether this node knows no leader, and too few known voters are heard from to elect one.
+        """Whether this node knows no leader, and hears from too few known voters to elect one.
 
-        This is so for nodes that were away while all others were replaced: they hear only each
+        This happens to nodes that were away while all others were replaced: they hear only each
         other.
         """
         since = self.restart_check.ticks - CUT_OFF_TICKS
@@ -152,7 +154,10 @@ class Membership:
         return heard + 1 < len(self.doors.voters) // 2 + 1 or not heard
 
     def announcement(self) -> bytes:
-        """Return the configuration to announce to other nodes; call it once for each announcement.
+        """Return the message that announces this node's configuration to other nodes.
+
+        Call this once for each announcement: it counts them, and after `ANNOUNCEMENTS` of them it
+        gives up the connection to a removed node.
 
         While the log has no configuration, the announcement lists only this node. The list in the
         node's configuration file was never agreed on, and a joining node's file wrongly lists the
@@ -171,7 +176,7 @@ class Membership:
         """Handle another node's announcement.
 
         Raises:
-            UnheardError: the sender is not a known voter, and its announcement is not needed.
+            UnheardError: the sender is not a known voter, and its announcement is not believed.
             PeerError: the announcement is malformed.
         """
         try:
@@ -183,7 +188,7 @@ class Membership:
             raise PeerError("malformed list of members: a tail")
         announced = Announced((place[0], place[1]), seats, sender, self._is_known(sender))
         if announced.place == Announced().place:
-            return  # the sender has no decided configuration: it waits to be added
+            return  # the sender's log has no configuration: it waits to be added
         if not self._believes(announced):
             raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
         if announced.place > self._announced.place:
@@ -203,10 +208,10 @@ class Membership:
     def _believes(self, announced: Announced) -> bool:
         """Whether to act on an announcement; true if its sender was a known voter on arrival.
 
-        An unknown sender is believed only if it lists itself and this node, was never removed, and
-        no known voter can be relied on: this node knows no leader, and hears from too few known
-        voters to elect one. The sender that was believed last stays believed until another known
-        voter leads.
+        An unknown sender is believed only under three conditions: its announcement lists itself and
+        this node; it was never removed; and this node knows no leader and hears from too few known
+        voters to elect one. Once an unknown sender is believed, it stays believed until another
+        node leads that is a known voter.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:
@@ -218,12 +223,12 @@ class Membership:
         return self.doors.is_open and not leader
 
     def record_heard(self, sender: str) -> None:
-        """Record that a node was heard from."""
+        """Record that a node was heard from, if it is a known voter."""
         if sender in self.doors.voters or self._is_known(sender):
             self._heard[sender] = self.restart_check.ticks
 
     def demand(self, sender: str) -> None:
-        """Raise `UnheardError` unless a node is a known member."""
+        """Raise `UnheardError` unless this node's log or an announcement lists the sender."""
         if sender not in self._holdings.others:
             raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
 
@@ -252,7 +257,7 @@ class Membership:
         )  # fmt: skip
 
     def _redial(self, addresses: Mapping[str, str]) -> None:
-        """Dial these nodes, and for a while removed nodes, which must learn of their removal."""
+        """Dial these nodes; for a while, also dial removed nodes, so that they hear of it."""
         gone = self._dialled.keys() - addresses.keys()
         self._leaving = {name: self._leaving.get(name, ANNOUNCEMENTS) for name in gone}
         self._dialled = {**{name: self._dialled[name] for name in gone}, **addresses}

@@ -28,9 +28,9 @@ _TIMES_KEPT: Final = 1000  # for `rt status`
 
 
 class Proposals:
-    """Proposals: one proposal at a time; whatever arrives meanwhile goes into the next.
+    """Proposals: makes one proposal at a time; whatever arrives meanwhile goes into the next.
 
-    Orders (instructions an operator or the archiver asked for) and merges take turns, so that
+    Orders (instructions that an operator or the archiver asked for) and merges take turns, so that
     neither delays the other.
     """
 
@@ -47,13 +47,13 @@ class Proposals:
         Args:
             engine: takes the proposals.
             holdings: how much of each session every member holds.
-            execution: executes entries; the next instruction is planned on its state.
+            execution: executes entries; the next instruction is planned from the resulting state.
             planner: plans an instruction from what a majority holds.
             now_ns: the clock for merge times.
         """
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # ns from proposal to commit
         self.agreement = Latencies()  # all such times
-        self.unreadable = 0  # committed entries, since the start
+        self.unreadable = 0  # committed entries that could not be decoded, since the start
         self._engine = engine
         self._holdings = holdings
         self._execution = execution
@@ -62,7 +62,7 @@ class Proposals:
         self.waiting = WaitingSessions(holdings)
         # Whether a session of which nothing is merged yet may be merged; `SessionWatch` decides.
         self.may_begin: Callable[[str], bool] = lambda _session: True
-        # Returns the first instruction of a new cluster; None once one was executed.
+        # Returns the first instruction of a new cluster; None once an instruction was executed.
         self.founding: Callable[[], Instruction] | None = None
         self.orders: deque[Instruction] = deque()
         self._order_was_last = False
@@ -71,12 +71,12 @@ class Proposals:
 
     @property
     def has_orders(self) -> bool:
-        """Whether an order is not proposed or not executed yet."""
+        """Whether any order waits to be proposed, or to be executed here."""
         is_order = self.undecided is not None and not isinstance(self.undecided[1], Merge)
         return bool(self.orders) or is_order
 
     def is_under_way(self, order: Instruction | None) -> bool:
-        """Whether this very object still waits to be proposed, or to be executed here."""
+        """Whether `order` (the same object) still waits to be proposed, or to be executed here."""
         proposed = None if self.undecided is None else self.undecided[1]
         return order is not None and any(each is order for each in (proposed, *self.orders))
 
@@ -84,7 +84,8 @@ class Proposals:
     def carries(self) -> bool:
         """Whether instructions carry small updates, which are then merged before they are synced.
 
-        A leader tells from what the cluster may use, a follower from the last merge.
+        On a leader, this is so if every member can read such instructions. On a follower, it is so
+        if the last merge carried any.
         """
         return (
             self._planner.carrier.is_allowed()
@@ -100,7 +101,7 @@ class Proposals:
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction to be proposed; `first` puts it before all others.
 
-        In a sealed cluster only the seal can be changed; anything else is dropped.
+        In a sealed cluster only the seal can be changed; any other instruction is dropped.
 
         Raises:
             Refused: this node does not lead.
@@ -133,7 +134,7 @@ class Proposals:
         if self.undecided is not None or not self._engine.leads or self._execution.queue:
             return
         if self._execution.done_index < self._planner.ready_index:
-            return  # entries it had when elected may drop copies that it would plan from
+            return  # entries from before its election may drop copies that it would plan from
         ledger, exhausted = self._execution.executor.ledger, list[str]()
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
@@ -152,15 +153,15 @@ class Proposals:
             _log.error("an instruction is dropped before it is proposed: %s", error)
             return
         if self._put_forward(instruction, command):
-            for session in exhausted:  # what comes later is noticed when it comes
+            for session in exhausted:  # bytes that come later are noticed when they come
                 self.waiting.due.pop(session, None)
         elif self._order_was_last:
-            self.orders.appendleft(instruction)  # if leadership stays here, it must not be lost
+            self.orders.appendleft(instruction)  # needed if leadership stays here after all
 
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
         """Propose an instruction; return whether the engine accepted it.
 
-        It does not while leadership moves; the next leader will plan the instruction.
+        The engine refuses it while leadership moves; then the next leader plans its own.
         """
         try:
             entry = self._engine.propose(command)
@@ -173,7 +174,7 @@ class Proposals:
         """Return a committed entry with its instruction.
 
         An instruction that this node itself proposed is not decoded again. All nodes execute an
-        unreadable entry as a no-op; today's leaders propose none.
+        unreadable entry as a no-op; leaders no longer propose unreadable entries.
         """
         if self.undecided is not None and self.undecided[0] is entry:
             return Committed(*self.undecided)
@@ -192,7 +193,7 @@ class Proposals:
         if self._proposed_ns and self.undecided and self.undecided[0].index <= index:
             self.agreed_ns.append(self._now_ns() - self._proposed_ns)
             self.agreement.observe(self.agreed_ns[-1] / 1e9)
-            self._proposed_ns = 0  # counted once, however long its execution takes
+            self._proposed_ns = 0  # the time is counted once, however long the execution takes
 
     def executed(self, index: int) -> None:
         """Record that everything up to `index` was executed here."""
@@ -202,20 +203,23 @@ class Proposals:
             instruction, self.undecided = self.undecided[1], None
             sessions = self._execution.executor.ledger.sessions
             for each in instruction.slices if isinstance(instruction, Merge) else ():
-                if sessions.get(each.session, START) < each.end:  # another entry took its place
+                if sessions.get(each.session, START) < each.end:  # another entry replaced it
                     self.waiting.notice([each.session])
 
     def short_sessions(self) -> list[str]:
-        """Return the sessions of which a majority holds more than this node can plan."""
+        """Return the sessions of which a majority holds unmerged bytes that this node lacks."""
         short = self._holdings.short(self.waiting.due)
         return [each for each in short if self._holdings.agreed(each) > self.merged_to(each)]
 
     def merged_to(self, session: str) -> Position:
-        """Return a session's merged end here."""
+        """Return the end up to which this node has merged a session."""
         return self._execution.executor.ledger.merged_to(session)
 
     def place(self, session: str) -> tuple[Position, int]:
-        """Return a session's merged end here, and the instruction that last dropped its copies."""
+        """Return a session's merged end here, and the index of the last entry to drop its copies.
+
+        The index is 0 if no entry did.
+        """
         return self.merged_to(session), self._execution.executor.ledger.begun.get(session, (0, ""))[
             0
         ]
@@ -233,18 +237,19 @@ class Proposals:
             if end > merged:
                 due[session] = end
                 if not merged and not self.may_begin(session):
-                    unopened.append(session)  # its first slice follows its opening
+                    unopened.append(session)  # it must be opened before its first slice
             elif planner.records.stuck:
                 planner.records.stuck.pop(session, None)
         self.waiting.keep([*planner.carrier.left_over, *due])
         if not due:
             return None, []
-        # The planner reads headers, so it plans only what is here, as all carried bytes are.
+        # The planner reads headers, so it plans only bytes that are here. Carried bytes always are.
         mine = planner.readable(due, own) if len(carried) < len(due) else due
         for session in unopened:
             mine.pop(session, None)
         merge = planner.plan(ledger, mine, self._now_ns())
-        if planner.idle:  # the others wait until this node's copy grows
+        # An idle session is put to rest, unless this node's copy has yet to grow to the due end.
+        if planner.idle:
             self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
         if merge is None:
             return None, []

@@ -1,7 +1,7 @@
 """The second engine: raftos decides on roles and timers, under the rules of `sequencer.raft`.
 
-Classes of the package raftos 0.2.6 decide which role a node has, how the role changes, and when.
-`sequencer.raft.engine` decides what a node may believe, vote for, log, commit, send and read:
+Classes of the package raftos 0.2.6 decide which role a node has, and when and how the role changes.
+`sequencer.raft.engine` decides what a node may believe, vote for, log, commit, send and read.
 raftos' handlers, log, storage, state machine, sockets, serializers and keys are never called.
 docs/adr/0005-raftos.md lists which parts of raftos run. Importing this module fails unless the
 audited files of raftos are installed; except for that check, the module is pure.
@@ -81,12 +81,12 @@ from raftos.conf import Configuration  # noqa: E402
 
 
 class RaftosRaft(Raft):
-    """One node's engine; arguments and errors as for `Raft`. One cluster may have both engines."""
+    """One node's engine, with arguments and errors as for `Raft`; a cluster may mix the engines."""
 
     _roles: "_Roles"
 
     def tick(self) -> None:
-        """Advance time: raftos' timers do what is due."""
+        """Let a tick pass, and let raftos' timers do what is due."""
         if self.fork is not None:
             return
         if self._leader is not None:
@@ -99,7 +99,7 @@ class RaftosRaft(Raft):
 
     @property
     def quiescence(self) -> Quiescence | None:
-        """The quiescence of the only member; None if there are others, as raftos' timers go on."""
+        """The quiescence of a single member; else None, because raftos' timers never pause."""
         return super().quiescence if self.core.roster.now.keys() == {self.core.name} else None
 
     def _begin(self) -> None:
@@ -139,7 +139,7 @@ class RaftosRaft(Raft):
     # Called by the roles
 
     def time_out(self) -> None:
-        """Campaign if this node may: an election timeout has passed without a leader."""
+        """Handle an election timeout that passed without a leader: campaign if this node may."""
         self.core.leader = ""
         if self.core.is_voter and self.may_campaign():
             self._campaign(pre_vote=True)
@@ -158,7 +158,7 @@ class RaftosRaft(Raft):
         self.leads = True
 
     def close_leadership(self) -> None:
-        """Stop being the leader; the next one is not known."""
+        """Stop being the leader; the next leader is unknown."""
         self._leader, self.leads, self.core.leader = None, False, ""
 
     def heartbeat(self) -> None:
@@ -248,10 +248,10 @@ class _Intervals(Configuration):
 
 
 class _Roles(raftos.State):
-    """raftos' State: the role of a node, and every change of it.
+    """raftos' State, which holds a node's role and makes every change of the role.
 
-    Its constructor is not called, because it opens files. If one of raftos' handlers were called by
-    mistake, it would find no storage and fail.
+    The constructor of raftos' State is not called, because it opens files. If one of raftos'
+    handlers were called by mistake, it would find no storage and fail.
     """
 
     state: Any
@@ -285,7 +285,7 @@ class _Electing:
 
 
 class _Follower(_Electing, raftos.Follower):
-    """raftos' Follower, except that it keeps its vote and does not campaign while a learner."""
+    """raftos' Follower, except that it keeps its vote, and a learner does not campaign."""
 
     def start(self) -> None:
         self.election_timer.start()
@@ -338,7 +338,10 @@ class _Leader(raftos.Leader):
             self.hear(())
 
     def hear(self, names: Iterable[str]) -> None:
-        """Restart the step-down timer once a majority was heard since it last started."""
+        """Record members heard from; restart the step-down timer once they are a majority.
+
+        Only members heard from since the timer last restarted count.
+        """
         self._heard.update(names)
         if self.state.engine.is_majority(len(self._heard) + 1):
             self._heard.clear()

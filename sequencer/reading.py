@@ -10,14 +10,14 @@ from sequencer.raft.engine import Raft
 class LatestReads:
     """LatestReads: has a majority confirm the reads of other threads; a ticket identifies each.
 
-    A leader that is cut off does not notice for an election timeout, and another leader may decide
-    something by then. So after a read is requested, a majority confirms that the leader still
-    leads; a state that has executed up to the leader's commit index is then the latest. A follower
-    asks the leader for that index and reads its own state.
+    A leader that is cut off may not notice for an election timeout, and another leader may decide
+    something meanwhile. So after a read is requested, a majority confirms that the leader still
+    leads. Then any node that has executed up to the leader's commit index may answer the read. A
+    follower asks the leader for this index and reads its own state.
 
     Threads: The thread that drives the engine calls `ask` and `record`, and sets the index of a
-        read; any thread may call the rest. `_tickets` and `waiting` are changed by single
-        operations on one ticket, which only its reader uses.
+        read; any thread may call the rest. Each change of `_tickets` and `waiting` is a single
+        operation on one ticket, and only one reader uses a ticket.
 
     Attributes:
         waiting: the reads that may be waiting for other nodes, by ticket.
@@ -28,8 +28,8 @@ class LatestReads:
 
         Args:
             engine: the consensus engine, which confirms reads.
-            first: the first ticket. It must be far from the tickets of this node's other starts,
-                since a leader may still answer a question from an earlier start.
+            first: a number, which the tickets follow. It must be far from the tickets of this
+                node's other starts, since a leader may still answer a request from one of those.
         """
         self._engine = engine
         self._tickets = count(first + 1)
@@ -68,7 +68,7 @@ class LatestReads:
 
 
 class _Waiting:
-    """A read, and the index that answers it; None until a majority has confirmed."""
+    """A read, and the index to execute before answering it; None until a majority confirmed it."""
 
     __slots__ = ("index",)
 
