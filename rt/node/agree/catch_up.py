@@ -22,7 +22,7 @@ _FULL_S: Final = 15.0  # between two connections while there is no room; see `_h
 
 
 class CatchUp:
-    """CatchUp: copies the merged log from another node, and alone has the log open meanwhile."""
+    """CatchUp: copies the merged log from another node; meanwhile, only the copy has it open."""
 
     def __init__(
         self,
@@ -39,20 +39,22 @@ class CatchUp:
 
         Args:
             settings: this node's settings.
-            places: addresses of all other members, which are tried in turn.
-            begin: where this node's merged log ends; the copy is useful once it is past this.
+            places: addresses of all other members. The members are tried in turn, each at its first
+                address.
+            begin: where this node's merged log ends. The copy is useful only once it is longer.
             guard: guard of the disk; while there is no room, the copy waits.
             contexts: TLS contexts made when the node started, so certificate files that become
                 faulty later do no harm.
             suspect: called with damage found in a rolled file. The file must then be replaced:
-                while the copy ends in a damaged file, every node takes it for a copy of another
-                log and refuses it.
-            loop: the node's event loop, which serves the connection; with None, the copy runs one.
+                while the copy ends in a damaged file, every node mistakes it for a copy of another
+                log and refuses to continue it.
+            loop: the node's event loop, which serves the connection; with None, the copy runs its
+                own.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
         self._disk = GuardedDisk(guard)
-        self._rests = False  # without a connection, for want of room
+        self._rests = False  # whether there is no connection because the disk has no room
         self._pull = PullClient(
             settings.root, settings.stream, others, contexts, disk=self._disk,
             is_wanted=self._is_wanted, loop=loop,
@@ -77,7 +79,7 @@ class CatchUp:
         return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
     def _is_wanted(self) -> bool:
-        """Whether to connect; after False, the pull client asks again once `is_done` wakes it."""
+        """Whether to connect; after False, the pull client rests until `is_done` wakes it."""
         is_wanted = self._has_room()
         self._rests = not is_wanted
         return is_wanted
@@ -85,8 +87,8 @@ class CatchUp:
     def _has_room(self) -> bool:
         """Whether to connect: the disk has room, or no write was refused in the last 15 s.
 
-        Even without room, a connection helps now and then: the other node first names the files it
-        has archived, and archiving them here makes room.
+        A connection may help even without room: the other node first names the files that it has
+        archived, and archiving them here makes room.
         """
         is_late = time.monotonic() - self._disk.refused_s >= _FULL_S
         return is_late or not self._guard.is_closed
@@ -94,8 +96,8 @@ class CatchUp:
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
-        If the source has less than this node, the copy does not wait for more, since the source may
-        itself be waiting for this node.
+        A copy that has more than its source does not wait for the source, which may itself be
+        waiting for this node.
 
         Raises:
             DiskFailed: the copy has stopped and will not continue.
@@ -119,8 +121,8 @@ class CatchUp:
 class GuardedDisk(OsDisk):
     """GuardedDisk: a disk on which log files cannot grow while there is too little room.
 
-    Manifest lines and indexes are still written: a source names archived files before it sends more
-    data, and recording that makes room.
+    Manifest lines and indexes are still written: before a source sends more data, it sends the
+    lines that name archived files, and recording these makes room.
     """
 
     def __init__(self, guard: DiskGuard) -> None:
@@ -160,6 +162,12 @@ class _GuardedFile(OsFile):
 
 
 def is_whole(status: PullStatus, begin: Position, ledger_end: Position) -> bool:
-    """Whether a copy that began at `begin` has the ledger's end and everything its source had."""
+    """Whether a copy is past `begin` and the ledger's end, and has everything its source had.
+
+    Args:
+        status: the status of the copy.
+        begin: where the log ended when the copy began.
+        ledger_end: the end of the merged log by the node's ledger.
+    """
     has_all = status.has_all or status.is_ahead
     return has_all and max(ledger_end, begin + 1) <= status.next_place

@@ -19,16 +19,17 @@ class Dependencies:
 
     Attributes:
         sessions: the copies of sessions.
-        snapshots: saves the state.
+        snapshots: saves snapshots of the state.
         retention: reports disks and archives files.
         watch: opens, closes and expires sessions as their publishers come and go.
         copy_log: starts copying the merged log from other nodes, from a given position.
-        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
+        pass_on: called as `pass_on(node, session)`; pushes this node's copy of a session to a node.
         serve: sets the position up to which pullers may read the merged log.
         refuse: turns all pullers away permanently, with this reason.
         idle_heartbeat: sends and receives idle heartbeats.
         is_full: returns whether the disk has too little room to accept anything new.
-        turn_away: turns away all pullers except nodes, with a reason; None admits them again.
+        turn_away: turns away all pullers except nodes, with this reason; with None, admits them
+            again.
     """
 
     sessions: Inboxes

@@ -40,9 +40,10 @@ from sequencer.raft.consensus import Status, UnheardError
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between attempts to merge while the disk is full
 _LOOK_S: Final = 0.25  # between two searches for sessions that do not arrive
-_REST_ALONE_S: Final = 4.0  # `rest_s` of a node alone, which has no messages to handle
-_TICK_ALONE_S: Final = 0.02  # `tick_s` of a node alone, whose rare heartbeats would spare no one
-# Streams at rest step together, so that only the first finds the processor's caches cold.
+_REST_ALONE_S: Final = 4.0  # the most for `rest_s` of a single node, which no message wakes
+_TICK_ALONE_S: Final = 0.02  # the most for `tick_s` of a single node, which sends no heartbeats
+# Streams at rest step together, at whole multiples of this, so that only the first one finds the
+# processor's caches cold.
 _TOGETHER_S: Final = 1.0
 _QUIESCENT_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
 
@@ -55,8 +56,8 @@ class Timing:
         tick_s: unit of the consensus timers.
         missing_s: how long to wait for a session's bytes before copying the merged log.
         look_s: time between two searches for sessions that do not arrive.
-        patience: how often a session is found not to have grown before another node is asked for
-            it.
+        patience: how many searches in a row must find that a session has not grown before another
+            node is asked for it.
         easy_ticks: how many ticks one step may advance while nothing happens.
         quiescent_s: how long a node must be idle before it rests.
         rest_s: time between steps at rest, which send reports and may archive files.
@@ -74,7 +75,7 @@ class Timing:
 def timing_of(settings: NodeSettings) -> Timing:
     """Return the timing for a node's settings.
 
-    A node that misses a session asks other nodes for it after half of `missing_s`.
+    A node that lacks bytes of a session asks another node for them after half of `missing_s`.
     """
     patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
     agreement = settings.agreement
@@ -92,12 +93,12 @@ class Mail:
             copy itself, so late mail does no harm.
         received: sessions that received small updates, not synced yet.
         heard: messages of other nodes, with their senders.
-        damaged: damage that connections found.
+        damaged: damage that connections or scrubs found.
         orders: instructions to propose, each with the term in which it was ordered.
         gone: members whose processes have ended.
         verdicts: for each member dialled, whether it refuses this node as a removed one.
-        is_stirred: whether a publisher came or went, or a question was asked; either may need
-            other nodes' reports.
+        is_stirred: whether a publisher came or went, or a question was asked. What follows may
+            depend on other nodes' reports, so the node must not rest.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
@@ -131,8 +132,9 @@ class Stepped(NamedTuple):
 class Duties:
     """Duties: a node's sequencing: receive, propose, tick, mend, merge, catch up, confirm, save.
 
-    It has no thread, lock, clock or socket and never sleeps, so a simulation drives the same code
-    that a node runs (`rt.node.agree.sequencer.NodeSequencer`). One thread at a time may call it.
+    This class has no thread, lock, clock or socket and never sleeps, so a simulation drives the
+    same code that a node runs (`rt.node.agree.sequencer.NodeSequencer`). Only one thread at a time
+    may call it.
     """
 
     def __init__(self, member: Member, dependencies: Dependencies, timing: Timing) -> None:
@@ -181,8 +183,8 @@ class Duties:
             self._follow_lives()
         member.holdings.presence.now_s = now_s  # steps at rest are far apart
         self._take(now_s, mail)
-        # A node at rest that hears from another steps early. So the nodes step together, and each
-        # reports once per `rest_s` instead of once per report that it hears.
+        # A node at rest steps early if it hears from another node. So the nodes step together, and
+        # each reports once per `rest_s` instead of once per report that it hears.
         early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
         is_tick = now_s >= self._next_tick_s - early_s
         # Sessions are opened before their first messages are merged, also by a new leader.
@@ -196,7 +198,7 @@ class Duties:
                 member.tick()
         self._advance(now_s, mail, is_tick=is_tick)
         if copies.dropped or copies.owned or dependencies.sessions.is_removing:
-            self._follow_lives()  # before a snapshot covers it
+            self._follow_lives()  # before a snapshot covers the instructions that were executed
         if is_tick or self._served != self._executor.ledger.end:
             self._serve()
         if is_tick or dependencies.retention.is_called:
@@ -238,7 +240,7 @@ class Duties:
     def end(self) -> None:
         """Save a last snapshot of the state; errors as for `step`.
 
-        A running copy of the merged log from another node is stopped. In that case the log stays
+        If the merged log is being copied from another node, stop the copy. The log then stays
         closed, since the copy may still be writing to it.
         """
         if self._keep_up.copy is not None:
@@ -269,7 +271,7 @@ class Duties:
         member = self._member
         for session in mail.synced:
             held = self._dependencies.sessions.copy_as_of(session, self._executor.ledger.index)
-            if held is not None:  # it may have been set aside
+            if held is not None:  # the copy may have been set aside
                 member.record_durable(session, held.durable)
         if mail.received and member.engine.leads:
             member.proposals.waiting.notice(mail.received)
@@ -312,7 +314,7 @@ class Duties:
             self._lines.flush()
             if (
                 not self._dependencies.is_full()
-            ):  # else a session that is asked for would be refused
+            ):  # on a full disk, a session that was asked for would be refused
                 self._missing.request(waiting.missing)
         self._dependencies.snapshots.turn(now_s)
         self._executor.rest()
@@ -369,10 +371,7 @@ class Duties:
             self._mend(damage)
 
     def _run_suspended(self) -> list[str]:
-        """Propose, persist and reply, but merge nothing: the disk is full.
-
-        Returns what `Member.run` returns.
-        """
+        """Propose, persist and reply as `Member.run` does, but merge nothing: the disk is full."""
         was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
             return self._member.run()
@@ -387,7 +386,7 @@ class Duties:
         why = spoken(error)
         if not error.filename:
             why = f"{self._executor.appender.directory}: {why}"
-        if why != self._paused:  # it is tried again twice a second
+        if why != self._paused:  # merging is tried again twice a second
             _log.error("merging pauses: %s; it resumes when the disk has room", why)
         self._paused = why
 
@@ -415,11 +414,12 @@ class Duties:
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
 
     def _take_report(self, found: DamageFound) -> None:
-        """Set aside a file that a connection found damaged, unless its log was reopened since.
+        """Set aside a file that was reported damaged, unless its log was reopened since.
 
-        While the merged log is copied from another node, its files are left alone: the copy would
-        not fill the gap that a set-aside file leaves. Damage in a rolled file of the merged log is
-        only logged.
+        While the merged log is copied from another node, the log's files are left alone: the copy
+        would not fill the gap that a set-aside file leaves. Damage in a rolled file of the merged
+        log is only logged. Damage that a scrub found in a session's copy is ignored if the copy
+        may be the only one.
         """
         damage = found.damage
         if not self._is_merged(damage):
@@ -427,13 +427,13 @@ class Duties:
             if held is None or held.appender is not found.log:
                 return
             if not found.scrubbed or held.is_fed or is_elsewhere(found, self._member.holdings):
-                self._mend(damage)  # unless this may be the only copy
+                self._mend(damage)
         elif self._may_mend(found.log):
             if self._executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)
             else:
                 self._mend(damage)
-                self._serve()  # only what is left, before a copy begins
+                self._serve()  # limit pullers to what is left, before a copy begins
 
     def _may_mend(self, log: Appender) -> bool:
         """Whether the merged log is still the one found damaged, and may be set aside."""
@@ -444,7 +444,10 @@ class Duties:
         return os.path.dirname(damage.path) == self._executor.appender.directory
 
     def _mend(self, damage: CorruptLog) -> None:
-        """Set aside files whose contents another node or the publisher has; else raise `damage`."""
+        """Set aside the damaged files if other nodes or the publisher can replace them.
+
+        Otherwise raise `damage`.
+        """
         diverged = isinstance(damage, SessionDiverged)
         if not (self._member.holdings.others or diverged):
             raise damage
@@ -487,12 +490,13 @@ class Duties:
 def _undecided(status: Status, first_last: int) -> int:
     """Return the Raft entry that must be decided before the merged log's end is known; 0 if none.
 
-    A restarted node may have lost entries, and receives them again one by one. It does not know
-    where the merged log ends until it has every entry that a leader calls committed.
+    A restarted node may have lost entries, and receives them again one by one. The node does not
+    know where the merged log ends until it has every entry that a leader calls committed.
 
     Args:
         status: the engine's status.
-        first_last: the last Raft entry that this node had at its start.
+        first_last: at first, the last Raft entry that this node had at its start; later, the result
+            of the previous call.
     """
     if not status.last or not status.is_current:
         return max(status.last, 1)

@@ -12,23 +12,24 @@ from rt.latencies import RunningMean
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
 
-# Steps that on average take longer than this, in seconds, wait for a disk or merge much. A thread
-# runs them, so that other streams, clients and pullers go on. The mean decides, not one slow step:
-# handing a step to a thread costs two wake-ups, too many for a lone message on a fast disk.
+# Steps that on average take longer than this, in seconds, wait for a disk or merge a lot. A thread
+# runs them, so that the loop can serve other streams, clients and pullers meanwhile. The mean
+# decides, not one slow step: handing a step to a thread costs two wake-ups, which is too much for a
+# lone message on a fast disk.
 SLOW_S: Final = 0.01
 
 
 class DutyTurns:
-    """Calls a stream's `Duties` when they are due, and after each turn in which `ring` was called.
+    """Runs a step of a stream's `Duties` when one is due, and after a turn that called `ring`.
 
-    While a thread runs a step, no other step starts; mail that arrives meanwhile waits for the next
+    While a thread runs a step, no other step starts. Mail that arrives meanwhile waits for the next
     step.
 
     Threads: any thread may call `ring` and `leave` and read `is_slow`; only the loop calls the
     rest.
 
     Attributes:
-        ring: schedules a step for the end of this turn.
+        ring: schedules a step for the end of the loop's turn.
     """
 
     is_urgent = True
@@ -48,10 +49,10 @@ class DutyTurns:
             loop: the event loop.
             sequencer: holds the duties, and calls `ring` when it has mail.
             fail: ends the node with the error that a step has raised.
-            pool: threads for slow steps; a step never waits there for other work.
+            pool: threads for slow steps; a step must not have to queue there after other work.
             slow_s: mean duration, in seconds, above which steps are run in a thread.
         """
-        self.is_slow = False  # whether steps took long lately
+        self.is_slow = False  # whether recent steps took long on average
         self._taken = RunningMean()
         self._loop, self._slow_s = loop, slow_s
         self._sequencer = sequencer
@@ -59,7 +60,7 @@ class DutyTurns:
         self._has_joined = self._is_away = self._is_rung = False
         self._at_s: float | None = None  # when to step again, as the last step said
         self._pool = pool
-        self._under_way: Future[None] | None = None  # the last step that was left to a thread
+        self._under_way: Future[None] | None = None  # the last step handed to a thread
         self._fail = fail
         loop.add_failing(fail)
         self.ring: Callable[[], None] = partial(loop.mark_last, self)
@@ -70,7 +71,7 @@ class DutyTurns:
         self._loop.call(self._begin)
 
     def leave(self) -> None:
-        """Stop after the current step; call `NodeSequencer.finish` afterwards."""
+        """Stop once the step under way has ended; call `NodeSequencer.finish` afterwards."""
         self._loop.call(self._end)
         if self._under_way is not None:
             with suppress(CancelledError):

@@ -1,4 +1,4 @@
-"""ForkWatch: stops a node whose log differs from what a majority agreed on."""
+"""ForkWatch: stops merging on a node whose log differs from what a majority agreed on."""
 
 import logging
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class ForkWatch:
     """
 
     def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:
-        """Prepare; `refuse` is called when a fork is found, and turns pullers away for good."""
+        """Prepare; when a fork is found, call `refuse`, which turns pullers away for good."""
         self.found: FoundFork | None = None
         self._member = member
         self._refuse = refuse
@@ -79,8 +79,8 @@ class ForkWatch:
 def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
     """Return the position of the first range that this instruction or a later one merged.
 
-    If there is none, return the end of the log's readable part. A fork is recent, so the newest
-    files are searched first, each by its index.
+    If there is none, return the end of the log's complete ranges; if the log cannot be read, return
+    its start. A fork is recent, so the newest files are searched first, each by its index.
     """
     with closing(LogDirectory(directory, disk)) as log:
         try:
@@ -97,10 +97,10 @@ def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
 
 
 def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
-    """Return where the first range that `instruction` or a later one merged begins in a file.
+    """Return where a file's first range begins that `instruction` or a later one merged.
 
     If there is none, return the end of the file's complete ranges. The latest ranges may not be
-    indexed yet, so the search continues range by range after the index.
+    indexed yet, so the search continues range by range where the index ends.
     """
     index, file = log.open_index(start)
     try:

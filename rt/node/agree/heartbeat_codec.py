@@ -1,7 +1,8 @@
 """Encodes idle heartbeats, which list a process's quiescent streams: those with nothing to do.
 
-Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
-index u64. Each heartbeat lists all quiescent streams, so a lost or late one needs no repair.
+Little endian. Number of streams u32; then for each stream: digest of its cluster's name 8 bytes,
+term u64, index u64. Each heartbeat lists all quiescent streams, so the next heartbeat makes up for
+a lost or late one.
 """
 
 import struct
@@ -35,7 +36,7 @@ def encode_heartbeat(quiescent: Mapping[bytes, Quiescence]) -> bytes:
 
 
 def decode_heartbeat(data: bytes) -> dict[bytes, Quiescence]:
-    """Decode the bytes of `encode_heartbeat`; `PeerError` if they are anything else."""
+    """Decode what `encode_heartbeat` returned; `PeerError` if the bytes are malformed."""
     if len(data) < _COUNT.size or len(data) != _COUNT.size + _number(data) * _ITEM.size:
         raise PeerError(
             f"an idle heartbeat of {len(data)} bytes does not fit its number of streams"

@@ -25,8 +25,8 @@ from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 IDLE_HEARTBEAT_ALPN: Final = "rt-pulse/1"
-# A node at rest repeats its idle position every 10 s. One that has not done so for this long is
-# hanging, so its process stops announcing it.
+# A node at rest repeats its idle position every 10 s. If it has not done so for this long, the node
+# hangs, so the process stops announcing that position.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
@@ -47,14 +47,14 @@ class HeardHeartbeats:
 class StreamHeartbeat:
     """StreamHeartbeat: a stream's part of `ProcessHeartbeat`.
 
-    Threads: any thread may call any method; the fields they set are replaced whole, and read by the
-    loop.
+    Threads: any thread may call any method. The methods replace the values of `members` and `rests`
+    whole, and the loop reads them.
 
     Attributes:
         group: the digest that identifies the stream's cluster.
         wake: called by the loop when another member may no longer be idle.
-        fail: called by the loop with the error when heartbeats have stopped.
-        members: the addresses of the cluster's other members.
+        fail: called by the loop with the error that has stopped all heartbeats.
+        members: the addresses of the cluster's other members, by name.
         rests: when this node last said that it is idle, in seconds of a monotonic clock, and at
             which position; None while it is not idle.
     """
@@ -79,23 +79,23 @@ class StreamHeartbeat:
         return self._process.heard(self.group, self.members)
 
     def follow(self, members: Mapping[str, Sequence[Address]]) -> None:
-        """Connect to these members; all streams share one connection per process."""
+        """Connect to these members; all streams share one connection to each other process."""
         self.members = members
         self._process.loop.post(self._process.dial)
 
     def leave(self) -> None:
-        """Remove this stream, since its node ends; its last step may still be running."""
+        """Remove this stream, because its node ends; the node's last step may still be running."""
         self._process.loop.post(partial(self._process.forget, self))
 
 
 class ProcessHeartbeat:
     """ProcessHeartbeat: tells other processes several times a second which streams rest here.
 
-    While nothing rests, nothing is sent. A stream here is woken when another process that listed
-    it is silent for `lost_s`, disconnects, or no longer lists it at the same position.
+    While no stream rests, nothing is sent. A stream here is woken when another process that listed
+    the stream is silent for `lost_s`, disconnects, or no longer lists it at the same position.
 
-    Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; the loop alone calls
-        the other methods, and uses all other fields.
+    Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; only the loop calls
+        the other methods, and uses the fields not named here.
         _heard: replaced whole; any thread may read it.
         loop, clock, _context, _timing, _about: set once.
     """
@@ -115,7 +115,7 @@ class ProcessHeartbeat:
 
         Args:
             loop: the event loop that sends and receives.
-            context: returns the client context for the next connection, which offers
+            context: returns the TLS client context for the next connection; the context offers
                 `IDLE_HEARTBEAT_ALPN`.
             beat_s: time between two heartbeats.
             lost_s: how long a process may be silent before it counts as lost.
@@ -164,7 +164,7 @@ class ProcessHeartbeat:
     def serve(
         self, sock: ssl.SSLSocket, identity: PeerIdentity
     ) -> Callable[[Callable[[], None]], None]:
-        """Return a function that receives heartbeats from a connected process; the loop calls it.
+        """Accept a process's connection; return the function that lets the loop begin to read it.
 
         Raises:
             PeerError: the peer is not a node.
@@ -203,7 +203,7 @@ class ProcessHeartbeat:
         self.dial()
 
     def dial(self) -> None:
-        """Connect to the members of all streams, and close connections to any other process."""
+        """Connect to the members of all streams, and close the connections to any other nodes."""
         wanted = {(name, tuple(at)) for stream in self._streams.values()
                   for name, at in stream.members.items()}  # fmt: skip
         for gone in self._lines.keys() - wanted:
@@ -216,7 +216,7 @@ class ProcessHeartbeat:
             line.nudge()
 
     def heard(self, group: bytes, members: Container[str]) -> dict[str, Quiescence]:
-        """Return the idle position that each of these members announced recently for a stream."""
+        """Return the idle positions that these members announced recently for a stream, by name."""
         since_s = self.clock() - self._timing[1]
         return {
             each.sender: each.streams[group]
@@ -261,7 +261,10 @@ class ProcessHeartbeat:
                     line.put(self._beat_told)
 
     def _record(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
-        """Record a heartbeat; wake each stream that its sender no longer lists at its position."""
+        """Record a heartbeat; wake each stream that the last one listed and this one does not.
+
+        A stream that is listed at another position is woken too.
+        """
         before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
         ended = [group for group, was in before.items() if streams.get(group) != was]
         self._wake(heard.sender, ended)

@@ -8,7 +8,7 @@ from sequencer.member import Member
 from sequencer.planning.wants import is_even
 from sequencer.raft.consensus import Quiescence
 
-_QUIET_S: Final = 0.5  # after so long without events a stream needs fewer steps
+_QUIET_S: Final = 0.5  # after so long without events, one step may advance several ticks
 
 
 class IdleHeartbeat(Protocol):
@@ -18,24 +18,26 @@ class IdleHeartbeat(Protocol):
         """Announce this node's idle position; None withdraws it."""
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return the idle position of each other member that has announced one recently."""
+        """Return the idle positions that other members have announced recently, by name."""
 
 
 class IdlePolicy:
     """IdlePolicy: decides when the consensus of a stream needs no ticks.
 
     A node is quiescent while it has nothing to do and nothing to agree on. A leader that has been
-    quiescent for a while announces this in the heartbeat that its process sends for all its
-    streams. A follower that hears it, and has been quiescent at the same position, announces that
-    too and stops ticking. The leader stops ticking once every follower has announced it.
+    quiescent for a while announces its position in the heartbeat that its process sends for all its
+    streams. A follower that hears this, and has been quiescent at the same position, announces the
+    position too and stops ticking. The leader stops ticking once all followers have announced it.
 
     A node resumes when its own quiescence ends. A follower also resumes when its leader's
-    announcement is missing, and a leader when any one follower's is. So a node ends the others'
-    rest by announcing nothing, and a lost announcement can end a rest early but not prolong it.
+    announcement is missing, and a leader resumes when any follower's announcement is. So a node
+    that withdraws its announcement ends the others' rest. A lost announcement can end a rest early,
+    but cannot prolong it.
 
-    The leader does not wait for a follower that is away: one that has not answered it for an
-    election timeout, and announces nothing. Any message from such a follower ends the leader's
-    rest, and the others stay awake until the leader has brought the follower up to date.
+    The leader does not wait for followers that are away. A follower is away if it has not answered
+    the leader for an election timeout and announces nothing. Any message from such a follower ends
+    the leader's rest, and the others stay awake until the leader has brought the follower up to
+    date.
 
     Only the thread that steps the duties calls this class.
     """
@@ -63,20 +65,23 @@ class IdlePolicy:
         self._member, self._idle_heartbeat, self._watch = member, idle_heartbeat, watch
         self._quiescent_s, self._easy_ticks = quiescent_s, easy_ticks
         self._place: Quiescence | None = None
-        self._since_s = float("inf")  # since when it has been quiescent at that place
-        self._quiet_s = float("inf")  # when something last happened
-        self._is_shown = False  # whether that place is announced
-        self.is_quiet = True  # whether nothing was under way at the last look
+        self._since_s = float("inf")  # since when this node has been quiescent at `_place`
+        self._quiet_s = float("inf")  # since when nothing has happened; inf if something just did
+        self._is_shown = False  # whether `_place` is announced
+        self.is_quiet = True  # whether nothing was under way at the last decision
         self.is_resting = False
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
         self.ticks = 1  # ticks of the consensus per timed step; 0 at rest
 
     def decide(self, now_s: float, *, is_loud: bool) -> bool:
-        """Decide, after a step, whether to rest now, and announce it; return the decision.
+        """Decide after a step whether to rest; announce or withdraw the idle position.
 
         Args:
             now_s: a monotonic clock, in seconds.
             is_loud: whether something arrived that a node at rest does not expect.
+
+        Returns:
+            Whether to rest.
         """
         self.is_quiet = is_quiet = not (is_loud or self._is_busy)
         self._quiet_s = min(self._quiet_s, now_s) if is_quiet else float("inf")
@@ -98,8 +103,8 @@ class IdlePolicy:
     def _may_rest(self, now_s: float) -> bool:
         """Announce the idle position when due; return whether this node may rest.
 
-        If it may, the members that announce the same position count as heard from, since at rest
-        no Raft heartbeat asks them for a reply.
+        If this node may rest, the members that announce the same position count as heard from,
+        because no Raft heartbeat asks them for a reply meanwhile.
         """
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)
@@ -127,7 +132,7 @@ class IdlePolicy:
         if now_s - self._since_s < quiescent_s:
             return False
         if not is_even(self._member.holdings, self._member.executor.ledger):
-            self._since_s = now_s  # checking many sessions takes a while
+            self._since_s = now_s  # checking many sessions takes a while, so do not repeat it soon
             return False
         return True
 

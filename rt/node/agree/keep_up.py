@@ -16,7 +16,7 @@ _HAND_OVER_PART: Final = 4  # a quarter of `missing_s`: by default 0.5 s, enough
 
 
 class LogCopy(Protocol):
-    """Copies another node's merged log into this node's, which only the copy has open meanwhile."""
+    """Copies another node's merged log into this node's; meanwhile, only the copy has it open."""
 
     @property
     def log(self) -> Appender | None:
@@ -57,8 +57,9 @@ class KeepUp:
 
         Args:
             member: this node's member, which merges nothing while the log is copied.
-            snapshots: saves snapshots; the log is not closed while a snapshot has it synced.
-            copy_log: starts copying; the copy is useful once it is past the given position.
+            snapshots: saves snapshots; while one of them syncs the log, the log is not closed.
+            copy_log: starts copying, given the position where this node's log ends; the copy is
+                useful only once it is longer.
             missing_s: how long to wait for a session's bytes before copying.
         """
         self.copy: LogCopy | None = None
@@ -79,7 +80,7 @@ class KeepUp:
 
         Args:
             now_s: a monotonic clock, in seconds.
-            is_forked: whether this node's log differs from the agreed one, and so stays as it is.
+            is_forked: whether this node's log differs from the agreed one, and so must not change.
             is_full: whether the disk has too little room to accept anything new.
             paused: why the merged log cannot be written now; "" if it can.
         """
@@ -102,7 +103,7 @@ class KeepUp:
             self._start()
 
     def _further(self) -> list[str]:
-        """Return the members that have merged more than this node; called while its disk is full.
+        """Return the members that have merged more than this node, whose disk is full.
 
         If there are none, all disks may be full, and handing leadership over would not help.
         """
@@ -111,7 +112,7 @@ class KeepUp:
         return [name for name in peers if holdings.executed_by(name) > index]
 
     def _hand_over(self, now_s: float, peers: Sequence[str], why: str = "") -> None:
-        """Hand leadership to one of `peers`, if this node leads and has not just tried that.
+        """Hand leadership to one of `peers`, if this node leads and has not tried that just now.
 
         A leader that cannot execute proposes nothing. The next leader may not be able to merge
         either, so each attempt goes to another member.
@@ -136,7 +137,7 @@ class KeepUp:
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
 
     def _has_ended(self, copy: LogCopy) -> bool:
-        """End the copy once it is complete or not needed; True when it no longer writes the log."""
+        """End the copy if it is complete or not needed; return whether it has released the log."""
         if not self._is_over:
             end = self._member.executor.ledger.end
             self._is_over = copy.is_done(end) or self._needs_no_copy

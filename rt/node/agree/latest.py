@@ -19,7 +19,7 @@ _PASSING: Final = ("not-leader", "undecided", "busy", "stopping")
 def latest(
     view: Callable[[], NodeView], reads: LatestReads, *, may_follow: bool = False
 ) -> Steps[None]:
-    """Wait until this node has executed all that any node may have confirmed by now.
+    """Wait until this node has executed everything that any node may have confirmed by now.
 
     Args:
         view: returns the node's latest view.
@@ -41,10 +41,10 @@ def latest(
 
 
 class LatestRead:
-    """LatestRead: a read that waits until its node has executed all that was decided before it.
+    """LatestRead: a read to answer once the node has executed everything decided before the read.
 
-    A majority first confirms which instruction was decided last. The class is pure and waits for
-    nothing itself: `perform` waits in a thread, and a simulation in its turns.
+    A majority first confirms which instruction was decided last. This class is pure and does not
+    wait itself: in a node, `perform` waits in a thread, and a simulation waits in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
@@ -67,7 +67,7 @@ class LatestRead:
         self._ticket = reads.open()
 
     def ask(self) -> None:
-        """Have a majority confirm the leader; call this between two steps of the node."""
+        """Let a majority confirm the leader; call this between two steps of the node."""
         self._reads.ask(self._ticket)
 
     def is_over(self, view: NodeView) -> bool:
@@ -76,7 +76,7 @@ class LatestRead:
         return not is_led or self._reads.is_answered(self._ticket, view.executed)
 
     def demand_answered(self, view: NodeView) -> None:
-        """Raise `Refused` unless the node may answer from this view, or a later one."""
+        """Raise `Refused` unless the node may answer the read from this view or a later one."""
         if not self._reads.is_answered(self._ticket, view.executed):
             raise not_leader(view.engine.leader)
         if self._may_follow and view.waiting.fork is not None:
@@ -100,12 +100,13 @@ def decided(
     *,
     may_repeat: bool = False,
 ) -> Steps[None]:
-    """Have an instruction decided, and wait until the view shows it.
+    """Propose an instruction, and wait until the view shows its outcome.
 
-    The log may contain an older instruction for the same change, and another that undoes it. A
-    leader that has not executed them would mistake the outcome of the older instruction for that
-    of the new one. So the leader first executes all that was decided before, unless the new
-    instruction is a compare-and-set that is not done yet.
+    The log may already contain an older instruction that makes the same change, and another one
+    that undoes the change. A leader that has yet to execute both could see the outcome of the older
+    instruction and take it for the outcome of the new one. So the leader first executes everything
+    that was decided before. That is not needed if the new instruction is a compare-and-set and not
+    done yet.
 
     Args:
         view: returns the node's latest view.
@@ -116,7 +117,7 @@ def decided(
             refuses with `not-leader` as soon as it stops leading; if not, it waits for the outcome.
 
     Raises:
-        Refused: this node does not lead, or no majority has decided it in time.
+        Refused: this node does not lead, or no majority decided the instruction in time.
     """
     is_compared = isinstance(instruction, Note) and bool(instruction.expected)
     if is_done() or not is_compared:
@@ -146,12 +147,12 @@ def confirmed(
 ) -> Steps[Fields]:
     """Answer a request; refuse it only on the latest state.
 
-    A leader that is cut off, or has not executed its log yet, may not know every cursor, group and
-    change, and so refuse wrongly. Before it refuses, it therefore has a majority confirm that it
-    leads, executes all that was decided before, and tries again.
+    A leader that is cut off, or has not executed its log yet, may lack the latest cursors, groups
+    and changes, and refuse a request wrongly. So before it refuses, it lets a majority confirm that
+    it leads, executes everything that was decided before, and tries again.
 
     Args:
-        do: answers, at once or in steps; may be called twice.
+        do: returns the answer, or the steps that lead to it; may be called twice.
         view: returns the node's latest view.
         barrier: waits as `latest` does.
         request: the request. With `latest` it is always answered from the latest state. With

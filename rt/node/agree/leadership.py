@@ -23,7 +23,7 @@ _COMMAND_S: Final = 60.0  # longer commands are killed, since the next change wa
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """RoleChange: a node became leader, or follower of a leader.
+    """RoleChange: a node became the leader, or a follower of a leader.
 
     Attributes:
         node: the node.
@@ -44,13 +44,13 @@ OnRole = Callable[[RoleChange], None]
 
 
 class Leadership:
-    """Leadership: logs and counts changes of leader, and reports this node's role on a thread.
+    """Leadership: logs and counts changes of leader, and calls back when this node's role changes.
 
     Threads:
-        The thread that steps the duties calls `saw`, and alone writes `changes`, `elections`,
-        `_lost_s`, `_last` and `_role`; any thread may read the first three. The thread that `start`
-        starts calls `_on_role` for one change after another, in order. `_changes` is the queue of
-        these changes; None in it ends the thread.
+        The thread that steps the duties calls `saw`. Only that thread writes `changes`,
+        `elections`, `_lost_s`, `_last` and `_role`; any thread may read the first three. A thread
+        that `start` starts calls `_on_role` for one change after another, in order. `_changes` is
+        the queue of these changes; a None in the queue ends the thread.
     """
 
     def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
@@ -71,7 +71,7 @@ class Leadership:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the pending callbacks; wait for that for at most 60 s."""
+        """End the callback thread after the pending callbacks; wait for it for 60 s at most."""
         self._changes.put(None)
         if self._thread.is_alive():
             self._thread.join(_COMMAND_S)
@@ -82,7 +82,7 @@ class Leadership:
         return 0.0 if lost_s is None else max(0.0, now_s - lost_s)
 
     def saw(self, now: Status) -> None:
-        """Compare the engine's status with the previous one; log and count what changed."""
+        """Compare the engine's status with the previous one; log, count and report the changes."""
         last, self._last = self._last, now
         if not now.leader:
             self._lost_s = self._lost_s or time.monotonic()
@@ -123,7 +123,7 @@ class RoleCommand:
     """RoleCommand: runs a command at each change of role, with the change in its environment."""
 
     def __init__(self, command: str) -> None:
-        """Take the command; it is not run by a shell.
+        """Split the command into its arguments; it will run without a shell.
 
         Raises:
             Misuse: the command is empty, or its quotes do not match.

@@ -15,13 +15,13 @@ _PATIENCE_S: Final = 1.0  # an election takes a few round trips and syncs
 def hand_over(sequencer: NodeSequencer, engine: Raft) -> bool:
     """Hand leadership over if this node leads; return whether that succeeded within 1 s.
 
-    Without a hand-over, nothing is merged until the others have waited an election timeout.
+    If a leader stops without this, nothing is merged until an election timeout has passed.
 
     Args:
         sequencer: this node's sequencer, which must be running.
         engine: this node's consensus engine; used between two steps only.
     """
-    with suppress(Refused):  # already stopping, or handing over, or no other leads in time
+    with suppress(Refused):  # already stopping or handing over, or no other node leads in time
         if sequencer.view.leads and sequencer.ask(lambda: _transfer(engine)):
             wait_until(Until(lambda: not sequencer.view.leads, _PATIENCE_S))
             return True
@@ -29,7 +29,7 @@ def hand_over(sequencer: NodeSequencer, engine: Raft) -> bool:
 
 
 def _transfer(engine: Raft) -> bool:
-    """Hand over to the live member that lags least; False if there is none."""
+    """Hand over to the live member that lags least; return False if there is none."""
     peers = engine.status().peers if engine.leads else ()
     live = [peer for peer in peers if peer.counts and peer.silent_ticks <= _HEARD_TICKS]
     if not live:

@@ -83,7 +83,7 @@ class LevelGate:
         return found
 
     def raised(self, by: str, now_ns: int) -> str | None:
-        """Return the text of a note that raises the level to `NEWEST`; None if it is there already.
+        """Return the text of a note that raises the level to `NEWEST`; None if that is the level.
 
         Raises:
             Refused: a node cannot read that level, or is not connected.
@@ -95,14 +95,17 @@ class LevelGate:
         return FormatLevel(NEWEST, by, now_ns).text()
 
     def first_note(self) -> Note:
-        """Return a new cluster's first instruction: set the level all connected nodes can read."""
+        """Return a new cluster's first instruction, which sets a level that all members can read.
+
+        Members that have not connected yet are not considered.
+        """
         level = max(OLDEST, min([NEWEST, *self._spoken.values()]))
         now_ns = time.time_ns()
         text = FormatLevel(level, "the founding of the cluster", now_ns).text()
         return Note(now_ns, LEVEL_NOTE, text, note_digest(""))
 
     def objection(self, alpn: str) -> str:
-        """Return why a node that speaks this protocol is refused; "" if it is admitted."""
+        """Return why a node with this ALPN name cannot read the cluster's formats; "" if it can."""
         level, spoken = self.level, version_of(alpn)
         if spoken is None or spoken >= level:  # None: not the protocol between nodes
             return ""

@@ -26,7 +26,7 @@ class Question(NamedTuple):
     ask: Callable[[], Any]
 
     def put(self) -> None:
-        """Ask the question, and set its answer, or the `RtError` or `OSError` that it raised."""
+        """Ask the question; set the answer, or the `RtError` or `OSError` that was raised."""
         try:
             self.answer.set_result(self.ask())
         except (RtError, OSError) as error:
@@ -46,8 +46,9 @@ class NodeSequencer:
             it must be quick.
         ring: set before the first step; any thread may call it.
         view: replaced whole after each step and never changed; any thread may read it.
-        _arrived, _heard, _received: any thread appends to them, and a step takes what is there.
-        _next_s: set by a step; another thread may get the value of the previous step.
+        _arrived, _heard, _received, _questions: any thread appends to them, and a step removes
+            what is there.
+        _next_s: set by a step; another thread may still read the value of the previous step.
         _stopping: set once; a thread that finds it set after asking withdraws its question.
     """
 
@@ -58,7 +59,7 @@ class NodeSequencer:
 
         Args:
             duties: the duties.
-            demand: raises `Misuse` for an order that no node could read once it is agreed on.
+            demand: raises `Misuse` for an instruction that no node could read once it was decided.
         """
         self.view: NodeView = duties.view()
         self.on_status: Callable[[Status], None] = lambda _status: None
@@ -85,7 +86,7 @@ class NodeSequencer:
             self._heard.append((sender, each))
 
     def gone(self, member: str) -> None:
-        """Record that another node's process has ended, after all its messages were recorded."""
+        """Record that another node's process has ended; call this after `hear` got its messages."""
         self._arrived.append(lambda mail: mail.gone.append(member))
         self.ring()
 
@@ -96,16 +97,16 @@ class NodeSequencer:
             self.ring()
 
     def mend(self, found: DamageFound) -> None:
-        """Have a damaged file, which a connection has found, set aside soon."""
+        """Report a damaged file; the next step may set it aside."""
         self._arrived.append(lambda mail: mail.damaged.append(found))
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
-        """Have an instruction proposed soon; it may be lost, for example if this term ends first.
+        """Propose an instruction soon; it may get lost, for example if this term ends first.
 
         Raises:
             Refused: this node does not lead.
-            Misuse: no node could read it once it is agreed on.
+            Misuse: no node could read the instruction once it was decided.
         """
         self._demand(instruction)
         demand_readable(instruction)
@@ -115,7 +116,7 @@ class NodeSequencer:
         self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Run a question between two steps, while the state does not change; return its answer.
+        """Run a question between two steps, when the state does not change; return its answer.
 
         Everything that arrived before the question is handled first.
 
@@ -139,17 +140,20 @@ class NodeSequencer:
             ) from None
 
     def stir(self) -> None:
-        """Request a step soon, and keep the node from resting before it has handled all mail."""
+        """Request a step soon, and keep the node from resting at that step.
+
+        Call this when a publisher comes or goes: what follows may depend on other nodes' reports.
+        """
         self._arrived.append(_stir)
         self.ring()
 
     def step(self, *, ends: bool = False) -> float | None:
         """Run one step of the duties; return when the next is due, by `time.monotonic`.
 
-        The result is None after `stop`, and -inf if more has arrived meanwhile.
+        After `stop`, do nothing and return None. Return -inf if more mail has arrived meanwhile.
 
         Args:
-            ends: whether to run it although `stop` was called.
+            ends: whether to run the step although `stop` was called.
 
         Raises:
             OSError: the journal's disk failed, or the merged log's.
@@ -159,8 +163,8 @@ class NodeSequencer:
             return None
         questions, mail = self._taken_questions() if self._questions else (), Mail()
         # Questions are taken before the mail, so that all earlier mail is handled with them. News
-        # that a member's process has ended is taken before messages, so that none of its last
-        # messages is left for a later step.
+        # that a process has ended is taken before messages, so that no message that the process
+        # sent before is left for a later step.
         for _ in range(len(self._arrived)):
             self._arrived.popleft()(mail)
         while self._received:
@@ -175,7 +179,7 @@ class NodeSequencer:
             self.view, self._next_s = outcome
             for question in questions:
                 question.put()
-            if questions:  # one may have changed something
+            if questions:  # a question may have changed something
                 self.ring()
         finally:
             for question in questions:
@@ -184,13 +188,13 @@ class NodeSequencer:
         return float("-inf") if has_more else self._next_s
 
     def stop(self) -> None:
-        """Make later calls of `step` do nothing, and cancel the questions that wait."""
+        """Make later calls of `step` do nothing, and cancel the pending questions."""
         self._stopping = True
         for question in self._taken_questions():
             question.answer.cancel()
 
     def finish(self) -> None:
-        """Merge what was synced before `stop`, then save a last snapshot; errors as for `step`."""
+        """Handle the mail that is left, then save a last snapshot; errors as for `step`."""
         while self._heard or self._received or self._arrived:
             self.step(ends=True)
         self._duties.end()
@@ -200,7 +204,7 @@ class NodeSequencer:
         return self._next_s
 
     def _taken_questions(self) -> list[Question]:
-        """Remove and return the questions that wait; `stop` may remove some at the same time."""
+        """Remove and return the pending questions; `stop` may remove some at the same time."""
         taken = list[Question]()
         with suppress(IndexError):  # another thread takes the last one
             for _ in range(len(self._questions)):

@@ -1,4 +1,4 @@
-"""Steps: what a request needs, as orders that a thread or a simulation carries out."""
+"""Steps: the needs of a request, which a thread or a simulation meets one after another."""
 
 import time
 from collections.abc import Callable, Generator
@@ -44,7 +44,7 @@ Steps = Generator[Need, None, Outcome]
 
 
 def wait_until(need: Until) -> None:
-    """Wait in this thread; `Refused` if it takes too long."""
+    """Wait in this thread until the condition holds; `Refused` if that takes too long."""
     end_s, pause_s = time.monotonic() + need.timeout_s, _POLL_FIRST_S
     while not need.is_over():
         if time.monotonic() > end_s:
@@ -54,9 +54,9 @@ def wait_until(need: Until) -> None:
 
 
 def perform(steps: "Steps[Outcome]", carry_out: Callable[[Need], Any]) -> Outcome:
-    """Run the steps, carrying out each need that they yield; return their result.
+    """Run the steps, passing each need that they yield to `carry_out`; return their result.
 
-    An error of `carry_out` is raised inside the steps, so that they clean up.
+    An error of `carry_out` is raised inside the steps, so that they can clean up.
     """
     try:
         need = next(steps)

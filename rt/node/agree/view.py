@@ -22,14 +22,14 @@ class Waiting:
         copy: the running copy of the merged log.
         confirmations: how many more nodes must confirm that this node's state is not an older copy
             before it takes part in the consensus.
-        undecided: the last log entry at the node's start, until it is known to be committed or
-            replaced, then 0. The node may have merged up to it before. If the log was empty at the
-            start, this is the first entry received.
+        undecided: the last log entry at the node's start, up to which the node may have merged
+            before; 0 once that entry is known to be committed or replaced. If the log was empty at
+            the start, this is the first entry received.
         older_copy: why the node's state at its start was an older copy of itself; "" if it was not.
-        fork: the fork because of which this node no longer merges.
+        fork: the fork because of which this node no longer merges; None if there is none.
         stuck: on the leader, the sessions that cannot be merged, and why.
         paused: why the merged log cannot be written now, such as a full disk; "" if it can.
-        unheard: how many messages were refused from each node that may not send them here.
+        unheard: by node, how many of its messages were refused because it may not send them.
         unreadable: committed entries executed as no-ops because no node can read them.
     """
 
@@ -85,8 +85,8 @@ class NodeView(NamedTuple):
     def is_whole(self) -> bool:
         """Whether this node can serve everything that was merged, as far as it knows.
 
-        After a start, a node's state may be an older copy until the others have confirmed it, and
-        the node does not know how much of its log was merged until it hears from a leader.
+        After a start, the node's state may be an older copy until the others have confirmed it.
+        Until the node hears from a leader, it also does not know how much of its log was merged.
         """
         waiting = self.waiting
         is_unsure = waiting.confirmations or waiting.undecided
