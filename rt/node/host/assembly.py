@@ -54,7 +54,7 @@ def build_member(
     memory: FrameMemory,
     dial: Dial,
 ) -> Member:
-    """Return a node's member, with its state and its merged log recovered.
+    """Return a node's member, after recovering the member's state and the merged log.
 
     Messages that the member sends are lost until `Member.transmit` is set.
 
@@ -66,7 +66,7 @@ def build_member(
         received: returns the end of a session's copy here, durable or not.
         copy: returns the appender of a session's copy here.
         memory: the memory for frames that were merged last.
-        dial: takes the addresses of all other nodes, by name, whenever they change.
+        dial: called with the addresses of all other nodes, by name, whenever they change.
 
     Raises:
         CorruptLog: the merged log is damaged.
@@ -102,20 +102,20 @@ def build_member(
 class Carrying:
     """Carrying: tells whether instructions may carry small updates.
 
-    They may if every member can read instructions with updates and the journal has room for the
-    bytes. It is called several times for each message.
+    They may if every member can read such instructions and the journal has room for the bytes. The
+    answer is asked for several times per message, so the level is kept until the notes change.
     """
 
     def __init__(self, executor: Executor, journal: Journal) -> None:
         """Use the level in the executor's ledger, and the size of the journal."""
         self._executor, self._journal = executor, journal
-        self._notes: Mapping[str, str] | None = None  # those that the level was last read from
+        self._notes: Mapping[str, str] | None = None  # where the level was last read from
         self._is_level = False
 
     def __call__(self) -> bool:
         """Return whether instructions may carry small updates now."""
         notes = self._executor.ledger.notes
-        if notes is not self._notes:  # they are replaced, never changed
+        if notes is not self._notes:  # the mapping is replaced, never changed
             self._notes, self._is_level = notes, may_carry(notes)
         return self._is_level and self._journal.size < JOURNAL_BYTES_MAX
 
@@ -124,7 +124,7 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
     """Log a warning if the members in the configuration file differ from those in the log.
 
     Raises:
-        Misuse: the file lists no other node, but the log does, and nothing would connect to them.
+        Misuse: the file lists no other node, but the log does. This node would not connect to them.
     """
     listed = settings.places
     if settings.is_alone and members.keys() - {settings.name}:
@@ -142,7 +142,7 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
 def _restart_check(
     settings: NodeSettings, directory: NodeDirectory, opened: Opened
 ) -> RestartCheck:
-    """Record this start durably; return the check that detects if a node's state is an older copy.
+    """Record this start durably; return the check that detects if this state is an older copy.
 
     Call this before anything is sent to another node.
     """
@@ -154,7 +154,7 @@ def _restart_check(
 
 
 def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
-    """Return the nodes that were removed from the cluster, as this node has saved them."""
+    """Return the nodes removed from the cluster, with what this node has saved about them."""
     disk, path = directory.disk, directory.state
     return Departed(
         read_departed(disk, path),
@@ -165,7 +165,10 @@ def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
 
 
 def merged_identity(settings: NodeSettings) -> LogIdentity:
-    """Return the merged log's identity, which all nodes of a cluster share."""
+    """Return the merged log's identity, which all nodes of a cluster share.
+
+    A single node without a cluster id gets a new identity.
+    """
     if log_id := settings.storage.log_id or settings.cluster_id:
         return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, log_id, 0)
     return new_identity(manifest.MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())

@@ -22,7 +22,7 @@ class Ending:
         """Prepare.
 
         Args:
-            halt: called on an error: stops the node's work without waiting for any thread.
+            halt: called on an error; stops the node's work without waiting for any thread.
             about: prefix of the log line about the error.
         """
         self.failure: Exception | None = None  # the error that ended the node
@@ -39,7 +39,7 @@ class Ending:
             work()
         except (RtError, OSError) as error:
             self.fail(error)
-        except Exception as error:  # half a node would accept data that it never merges
+        except Exception as error:  # a node that half works would accept data and never merge it
             self.fail(error)
             raise
 

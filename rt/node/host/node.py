@@ -71,7 +71,7 @@ _LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `r
 
 
 class Node:
-    """Node: one node of a stream: serves pushers and pullers, and takes part in sequencing.
+    """Node: serves the pushers and pullers of one stream, and takes part in sequencing the stream.
 
     Threads: every field is set once, in `__init__`. The port's loop does the work, with threads of
         its own pool and of a pool for this stream's disk. Any thread may call any method except
@@ -93,9 +93,10 @@ class Node:
             settings: this node's settings.
             founding: whether this is the first start of a member of a new cluster, whose empty
                 state may vote. A single node founds itself if its directory is empty.
-            on_role: called, on its own thread, when this node becomes leader or follower.
-            port: opens the port shared with other streams; None for a port of its own.
-            about: prefix of its log lines, if the process serves other streams too.
+            on_role: called on a separate thread when this node becomes the leader or a follower.
+            port: returns the port that several streams share, and opens it if it is not open yet;
+                None for a port of this node's own.
+            about: prefix of the node's log lines, if the process serves other streams too.
 
         Raises:
             Misuse: the directories do not belong together, another node runs on them, or the
@@ -104,8 +105,8 @@ class Node:
             Refused: the state directory is another node's, or the installed consensus engine
                 differs from the audited one.
         """
-        engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
-        _check_files(settings)  # also fails early: a half-created state would be in the way
+        engine_of(settings.agreement.consensus)  # if not installed, fail before a lock is taken
+        _check_files(settings)  # fail before a state is created: half a state would be in the way
         self.settings = settings
         self._about = about
         self._ending = Ending(self._halt, about)
@@ -153,7 +154,7 @@ class Node:
             ),
             places.follow, idle_heartbeat,
         )  # fmt: skip
-        self.peers: Peers | None = None  # before there is a pipeline that they call
+        self.peers: Peers | None = None  # made below, because peers call the pipeline
         self.pipeline = NodePipeline(
             settings, directory, opened, links, self._ending, loop=port.loop, memory=port.frames
         )  # fmt: skip
@@ -179,7 +180,7 @@ class Node:
         )
 
     def _agree_on_members(self) -> None:
-        """Propose to admit only certificates that name the cluster, once every member's does."""
+        """Once all members' certificates name the cluster, propose to admit only such ones."""
         if self.pipeline.sequencer.view.leads and self.peers is not None:
             self._admission.bind(self.peers.holders, self.pipeline.sequencer.order)
 
@@ -291,7 +292,7 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address that it listens on, with the actual port if port 0 was requested."""
+        """The address that the node listens on, with the actual port if port 0 was requested."""
         return self.port.server.address
 
     @property
@@ -326,7 +327,7 @@ class Node:
 
     @property
     def is_first(self) -> bool:
-        """Whether this node leads, and so merges before the others (`replicator.host.Host`)."""
+        """Whether this node leads, and thus merges before the others (`replicator.host.Host`)."""
         return self.pipeline.sequencer.view.leads
 
     def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
@@ -336,10 +337,10 @@ class Node:
         return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Have damage in the merged log repaired (`replicator.host.Host`).
+        """Start the repair of damage in the merged log (`replicator.host.Host`).
 
-        `growing` says whether the damage is in the active file, not in a rolled one. An active file
-        is set aside, except by a cluster's only node, which just logs the damage.
+        A rolled file is handed to the scrubber. The active file (`growing`) is set aside and copied
+        again from another node; a cluster's only node just logs the damage.
         """
         if not growing:
             self.scrubber.suspect(error)
@@ -362,7 +363,7 @@ class Node:
     def stop(self) -> None:
         """Hand leadership over, close all connections, finish what was received, save a snapshot.
 
-        The directory's lock is released last.
+        The lock of the directory is released last.
         """
         with speaking(self._about):
             self._stop()
@@ -385,7 +386,7 @@ class Node:
         self._ending.finish()
 
     def _end_connections(self) -> None:
-        """End the stream's connections; peers that connect later are sent the reason."""
+        """End the stream's connections; a shared port tells the reason to peers that return."""
         self._idle_heartbeat.leave()
         if self._is_whole:
             self.port.stop()

@@ -18,7 +18,7 @@ from sequencer.peers.dialling import removed_words
 class NodeAdmission:
     """NodeAdmission: admits nodes that the log lists and whose certificates name the cluster.
 
-    Any thread may ask it.
+    Any thread may call any method.
     """
 
     def __init__(
@@ -32,10 +32,11 @@ class NodeAdmission:
         Args:
             settings: this node's settings.
             membership: knows the nodes that the log admits.
-            sequencer: its view has the agreed notes.
+            sequencer: has the agreed notes in its view.
         """
         self._settings, self._membership, self._sequencer = settings, membership, sequencer
-        # For each connected node admitted, by name: who it is, and the doors and notes then in use.
+        # By name of a connected node that was admitted: the node's identity, and the doors and
+        # notes by which it was admitted.
         self._admitted: dict[str, tuple[PeerIdentity, Doors, Mapping[str, str]]] = {}
 
     def is_member(self, name: str) -> bool:
@@ -51,10 +52,10 @@ class NodeAdmission:
 
         Args:
             peer: the node.
-            greets: whether it wants to speak the protocol between nodes, which may be allowed even
-                to a node that is not listed yet.
-            is_live: whether it is connected already; a removed node may learn of its removal on an
-                existing connection.
+            greets: whether the node wants to speak the protocol between nodes, which may be allowed
+                even to a node that is not listed yet.
+            is_live: whether the node is connected already. A removed node may keep its connection
+                for a while, to learn of its removal.
         """
         doors, notes, name = self._membership.doors, self._sequencer.view.notes, peer.name
         if not (greets and is_live):
@@ -81,7 +82,7 @@ class NodeAdmission:
     def binding(self, peer: PeerIdentity) -> str:
         """Return why a node's certificate is not valid in this cluster; "" if it is."""
         if not self._settings.cluster_id:
-            return ""  # a node alone, founded without an id
+            return ""  # a single node, founded without an id
         if peer.clusters:
             is_ours = self._is_named_by(peer)
             return "" if is_ours else f"its certificate is of another cluster's node {peer.name}"
@@ -93,7 +94,7 @@ class NodeAdmission:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Propose to admit only certificates that name the cluster, once every member's does.
+        """Once all members' certificates name the cluster, propose to admit only such ones.
 
         Args:
             holders: the identity in the certificate of each member's last connection, by name.
@@ -105,7 +106,7 @@ class NodeAdmission:
         try:
             own = own_identity(self._settings)
         except (Misuse, OSError):
-            return  # it is being replaced; the next attempt finds it complete
+            return  # the certificate is being replaced; the next attempt finds it complete
         found = [own, *(holders[each] for each in members if each in holders)]
         if len(found) == len(members) + 1 > 1 and all(map(self._is_named_by, found)):
             note = Note(time.time_ns(), CERTIFICATES_NOTE, self.cluster, note_digest(""))
@@ -114,7 +115,7 @@ class NodeAdmission:
 
     @property
     def cluster(self) -> str:
-        """The id that certificates must name, shared by all streams of the nodes."""
+        """The id that certificates must name; all streams of the nodes share it."""
         return self._settings.cluster_id.removesuffix(f"/{self._settings.stream}")
 
     def _is_named_by(self, peer: PeerIdentity) -> bool:
@@ -131,7 +132,10 @@ def own_identity(settings: NodeSettings) -> PeerIdentity:
 
 
 def demand_own(settings: NodeSettings) -> None:
-    """Raise `Misuse` if this node's certificate names only other clusters, so no node admits it."""
+    """Raise `Misuse` if this node's certificate names only other clusters: no node would admit it.
+
+    A certificate that names no cluster passes.
+    """
     named = own_identity(settings).clusters
     wanted = settings.cluster_id.removesuffix(f"/{settings.stream}")
     if wanted and named and not {wanted, settings.cluster_id} & {*named}:

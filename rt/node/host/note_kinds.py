@@ -40,7 +40,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def demand_note(instruction: Instruction) -> None:
-    """Refuse a note that this version could not read after it was agreed on.
+    """Refuse a note that this version could not read once the note was decided.
 
     Raises:
         Misuse: the text is not valid for a note of this name, or no note has the name.

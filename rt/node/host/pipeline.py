@@ -51,7 +51,7 @@ class Links:
 
     Attributes:
         pass_on, copy_log, idle_heartbeat: as in `Dependencies`.
-        dial: takes the addresses of all other nodes, by name, whenever they change.
+        dial: called with the addresses of all other nodes, by name, whenever they change.
     """
 
     pass_on: Callable[[str, str], None]
@@ -64,7 +64,7 @@ class NodePipeline:
     """NodePipeline: brings messages from copies of sessions into the merged log, and archives it.
 
     Small batches are synced and sequenced in the turn of the event loop that received them
-    (`handle_appends`). The rest is done later, by a thread if it waits for a disk.
+    (`handle_appends`). All other work is done later; what waits for a disk runs on a thread.
 
     Threads: every field is set once. Any thread may use inboxes, feeds, sequencer and sweeper.
     While the node runs, only the thread that runs the duties may use member, retention, watch and
@@ -89,7 +89,7 @@ class NodePipeline:
             directory: the node's directory.
             opened: the journal and the state it recovered.
             links: how to reach the other nodes.
-            ending: ends the node when a thread fails.
+            ending: ends the node on an error.
             loop: the event loop that runs the duties.
             memory: the memory for the process's received frames.
 
@@ -98,7 +98,8 @@ class NodePipeline:
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._merges_own_copies, self._journal = settings.merges_own_copies, opened.journal
-        self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
+        # The copies of sessions may lack bytes that these entries carry.
+        self._carried = opened.state.entries if settings.is_alone else ()
         self._ending, self._loop = ending, loop
         self.feeds = self._make_feeds(directory.merged)
         self.inboxes = Inboxes(
@@ -158,7 +159,7 @@ class NodePipeline:
         return damaged
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
-        """Return the copy of a session for a connection to fill; see `Inboxes.claim`."""
+        """Return the copy of a session that a connection will fill; see `Inboxes.claim`."""
         inbox = self.inboxes.claim(
             identity, peer, wake, self._merged_to(identity.name), relays=relays
         )
@@ -166,10 +167,12 @@ class NodePipeline:
         return inbox
 
     def handle_appends(self) -> None:
-        """Handle a connection's append: have a small one merged unsynced, and sync a large one.
+        """Sync and sequence what a connection has appended.
 
-        The leader puts a small append into an instruction; a follower need only wait for that.
-        Errors end the node: call this with `Ending.guarded`.
+        If instructions carry small updates, a small append is not synced: the leader puts it into
+        an instruction, and a follower waits for that instruction. Any other append is synced, now
+        if it is small, else by a thread. An error must end the node: call this with
+        `Ending.guarded`.
         """
         view = self.sequencer.view
         if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
@@ -180,7 +183,7 @@ class NodePipeline:
             self.sequencer.ring()
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Record another node's messages; have a step run now unless they can wait."""
+        """Record another node's messages; unless they can wait, request a step now."""
         self.sequencer.hear(sender, messages)
         if not can_wait(
             sender, messages, self.sequencer.view, is_pulled=self.feeds.has_readers,
@@ -189,9 +192,9 @@ class NodePipeline:
             self.sequencer.ring()
 
     def mend_merged(self, damage: CorruptLog) -> None:
-        """Have a damaged file of the merged log, which a connection has found, set aside soon.
+        """Have a file of the merged log set aside soon in which a connection found damage.
 
-        The damage is verified first, in the connection's thread: several connections may report it,
+        This thread first checks that the damage is still there: several connections may report it,
         and the file may have been mended by now.
         """
         log = self.member.executor.appender
@@ -203,7 +206,7 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Stop sequencing, and have the received bytes synced, without waiting for either."""
+        """Stop sequencing, and let received bytes be synced, without waiting for either."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 
@@ -228,7 +231,7 @@ class NodePipeline:
     def _serve_merged(self) -> None:
         """Serve what was just merged to a few pullers; `_serve` serves the others after the step.
 
-        So a publisher's confirmation does not wait until its message was sent to all pullers.
+        So a publisher's confirmation does not have to wait until all pullers got the message.
         """
         end = self.member.executor.ledger.end
         if end != self.feeds.end:
@@ -249,7 +252,7 @@ def can_wait(
 
     A commit notice may wait if no puller reads here, since the leader has already served and
     acknowledged the entry. A follower's reply may wait if no proposal is undecided and no read is
-    pending, since the reply then completes no majority.
+    pending, since the reply then completes no majority, and if the follower keeps up.
     """
     [message, *others] = messages
     if others:
@@ -258,7 +261,7 @@ def can_wait(
         return not is_pulled
     if view.is_executing or is_reading or not (view.leads and is_plain_success(message)):
         return False
-    for each in view.engine.peers:  # as of the last tick; one that lags more is sent more at once
+    for each in view.engine.peers:  # as of the last tick; a follower that lags needs entries now
         if each.name == sender:
             return each.lag <= _LAG_MAX
     return False

@@ -31,7 +31,7 @@ class NodePort:
         self.streams = Streams()
         self.loop = EventLoop()
         own = Contexts(files, lambda *paths: offering(client_context(*paths), IDLE_HEARTBEAT_ALPN))
-        timing = settings.agreement  # as often as a leader's heartbeat of a busy stream
+        timing = settings.agreement  # idle heartbeats are as frequent as a busy stream's
         self.idle_heartbeat = ProcessHeartbeat(
             self.loop, own.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
         )

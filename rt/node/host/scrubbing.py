@@ -27,7 +27,7 @@ def node_scrubber(
     places: PeerAddresses,
     contexts: Contexts,
 ) -> Scrubber:
-    """Return the scrubber of a node's merged log and copies of sessions; not started yet."""
+    """Return the scrubber of a node's merged log and copies of sessions, without starting it."""
     guarded = GuardedDisk(directory.guard)
 
     def nodes() -> Sequence[Address]:
@@ -35,13 +35,13 @@ def node_scrubber(
 
     def logs() -> list[Appender]:
         copy = pipeline.sequencer.view.waiting.copy
-        # the executor's log is closed during a copy; a copy that has just ended is closed too
+        # during a copy, only the copy has the log open; once the copy ends, it closes the log
         merged = pipeline.member.executor.appender if copy is None else copy.log
         sessions = [each.appender for each in pipeline.inboxes.every()]
         return sessions if merged is None else [merged, *sessions]
 
     def report(damage: CorruptLog, log: Appender) -> None:
-        """Have a session's damaged copy set aside; on a node alone, keep it."""
+        """Report a session's damaged copy, so that it is set aside; a single node keeps it."""
         if not pipeline.member.is_alone:
             pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 

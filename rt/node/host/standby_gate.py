@@ -26,11 +26,11 @@ Asking = Callable[[Address, Fields, Collection[CertificateRole]], Fields]
 class StandbyGate:
     """StandbyGate: asks the other nodes and the standby whether a node may start.
 
-    The node may start if another node has a confirmed leader. It also may if a mirror at the
-    standby site still serves the node's log: a mirror that was promoted no longer serves it.
-    Finally, it may start if it knows, or learns from an answer, that its log has ended; it then
-    serves no client, and seals its cluster. In a process with several streams, each stream asks
-    about its own log only.
+    The node may start if another node has a confirmed leader. The node may also start if a mirror
+    at the standby site still serves the node's log, since a promoted mirror no longer serves it.
+    Finally, the node may start if it knows, or learns from an answer, that its log has ended; then
+    it serves no client, and seals its cluster. A node without a log is not asked about. In a
+    process with several streams, each stream asks about its own log only.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StandbyGate:
             asking: sends a request to the node or mirror at an address, and returns the answer. The
                 peer's certificate must have one of the given roles. None to ask over TLS.
             known: takes the id of this node's log; returns the signed statements about ended logs
-                that this node has. None to read them from its directory.
+                that this node has. None to read these from the node's directory.
 
         Raises:
             Misuse: an address is malformed.
@@ -59,13 +59,13 @@ class StandbyGate:
         self.why = "the standby was not asked yet"
 
     def may_start(self) -> bool:
-        """Ask once; return whether the node may start. If not, `why` has the reason."""
+        """Ask once; return whether the node may start. If it may not, `why` has the reason."""
         settings = self._settings
         try:
             identity = read_log_identity(merged_directory(settings.root, settings.stream))
         except (RtError, OSError):
-            return True  # starting it reports what is wrong
-        if identity is None:  # there is nothing that could have been given up
+            return True  # when the node starts, it reports what is wrong
+        if identity is None:  # without a log, there is nothing that a standby could have replaced
             return True
         known = self._known(identity.id)
         if self._contexts is not None:
@@ -78,7 +78,7 @@ class StandbyGate:
         )
 
     def _has_ended(self, known: Successions) -> bool:
-        """Whether the statements received end the log; store them durably before answering."""
+        """Store the statements received durably; return whether they end the log."""
         known.keep()
         return known.ended is not None
 
@@ -87,7 +87,7 @@ class StandbyGate:
         return ask(address, contexts, request, roles=roles, answer_s=_ANSWER_S)
 
     def _has_leader(self) -> bool:
-        """Whether another node has a confirmed leader: then the cluster was not down."""
+        """Whether another node has a confirmed leader, and thus the cluster was not down."""
         request: Fields = {"do": END, "latest": True}
         for name, address in self._settings.addresses.items():
             if name != self._settings.name:

@@ -32,8 +32,8 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         founding: as in `rt.node.host.node.Node`.
 
     Raises:
-        Misuse: a new cluster would not start empty, or the merged log is a copy of another
-            cluster's.
+        Misuse: a new cluster would not start empty, the node's founding was interrupted, or the
+            merged log is a copy of another cluster's.
         Refused: the directory is another node's.
     """
     path, fresh = os.path.join(top, "state"), SystemRandom().randrange(1, INCARNATION_END)
@@ -57,7 +57,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
         boot=_boot(),
         is_late=settings.storage.lose_confirmed_on_power_cut,
     )
-    if opened.damage and is_empty:  # it is being added, or was emptied
+    if opened.damage and is_empty:  # the node is being added, or its directory was emptied
         _log.warning(
             "%s: nothing is here yet; this node learns from the others before it votes", top
         )
@@ -67,7 +67,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
 
 
 def _demand_own_log(settings: NodeSettings, merged: str) -> None:
-    """Raise `Misuse` if the merged log is no longer a copy of the cluster's."""
+    """Raise `Misuse` if the merged log here belongs to another cluster."""
     own = settings.storage.log_id or settings.cluster_id
     found = None
     with suppress(ManifestError):  # damage is mended, or reported, when the log is opened
@@ -91,11 +91,11 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
     Raises:
         Misuse: the directory is not empty, the number of members is not allowed, or the founding
             log is not the one that the cluster's files were made for.
-        CorruptLog: that log is damaged.
+        CorruptLog: the founding log is damaged.
     """
     path, merged = os.path.join(top, "state"), os.path.join(top, MERGED_NAME)
     partial = path + FOUNDING
-    is_interrupted = os.path.isdir(partial)  # the merged log is its incomplete copy
+    is_interrupted = os.path.isdir(partial)  # then a merged log here is what the founding copied
     if disk.names(path) or (disk.names(merged) and not is_interrupted):
         raise Misuse(
             f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
@@ -118,6 +118,8 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
 
 def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
     """Copy the log that this cluster is founded from; return the state to start from.
+
+    A copy that an interrupted founding has completed is kept.
 
     Raises:
         Misuse: the log is not the one that the cluster's files were made for, or not a merged log.
@@ -145,7 +147,7 @@ def demand_state(settings: NodeSettings) -> None:
 
 
 def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
-    """Allow a moved directory to be opened; return whether it would have been refused.
+    """Allow a moved directory to be opened; return whether it would be refused otherwise.
 
     Args:
         disk: holds the node's directory.
@@ -165,7 +167,7 @@ def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
 
 
 def _place(path: str) -> str:
-    """Return the directory's inode number, which a copy of the directory does not share."""
+    """Create a directory if needed; return its inode number, which a copy does not share."""
     make_private_directory(path)
     return f"{os.stat(path).st_ino:x}"
 

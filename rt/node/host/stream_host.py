@@ -21,8 +21,8 @@ _AT_ONCE: Final = 16  # streams that start or stop in parallel, since each waits
 class StreamHost:
     """StreamHost: starts a `Node` per stream, and stops one that fails while the others continue.
 
-    Streams share the listener, the certificates, the grants and the limits on peers. Each has its
-    own directory, journal, consensus and threads, so damage to one does not reach another.
+    Streams share the listener, the certificates, the grants and the limits on peers. Each stream
+    has its own directory, journal, consensus and threads, so damage to one does not affect another.
 
     Threads: the owner's thread calls every method and alone uses the fields, except that any thread
         may call `stuck` and read `settings`, `nodes` and `failures`, which are replaced whole.
@@ -78,19 +78,19 @@ class StreamHost:
         """Stop the streams that have failed; return whether any are left."""
         for name, node in list(self.nodes.items()):
             if node.wait(0):
-                self._remove(name, node)  # so that it acknowledges nothing more
+                self._remove(name, node)  # so that the stream acknowledges nothing more
                 self._fail(name, node.failure or Misuse("it has stopped"))
         return bool(self.nodes)
 
     def stuck(self) -> str:
-        """Return a loop that has not run for 30 s, with its stream; "" if there is none."""
+        """Return the name of a loop that has not run for 30 s, and its stream; "" if none is."""
         for name, node in self.nodes.items():
             if loop := node.stuck():
                 return loop if len(self.nodes) == 1 else f"{loop} of stream {name}"
         return ""
 
     def stop(self) -> dict[str, Position]:
-        """Stop all streams; return where the merged log of each ends."""
+        """Stop all streams; return the end of each stream's merged log."""
         nodes, self.nodes = self.nodes, {}
         with ThreadPoolExecutor(_AT_ONCE, "stop") as pool:
             list(pool.map(Node.stop, nodes.values()))
@@ -109,7 +109,7 @@ class StreamHost:
             Misuse: a limit is out of range.
         """
         own = self.settings.stream
-        if settings.stream != own:  # then the file describes another node
+        if settings.stream != own:  # the settings describe another node
             return ["stream"]
         wanted = {each.stream: each for each in settings.each_stream}
         left: set[str] = set()
