@@ -16,7 +16,7 @@ class ChannelErrors:
     Threads: the loop calls all methods; any thread may call `get` and `code`.
 
     Attributes:
-        is_clean: whether no failure is recorded, so `progressed` and `record` would clear nothing.
+        is_clean: whether no failure is recorded, so that none has to be cleared.
     """
 
     def __init__(self, node: str) -> None:
@@ -37,7 +37,10 @@ class ChannelErrors:
         return self._codes.get(session, "")
 
     def refused(self, session: str, why: Refused, retry_s: float) -> None:
-        """Record why a channel has ended, and log the refusal unless it repeats the last one."""
+        """Record why a session was refused, and log the refusal unless it repeats the last one.
+
+        `retry_s` is after how many seconds the session is due again.
+        """
         self.is_clean = False
         self._reasons[session], self._codes[session] = str(why), why.code
         self._retry_at_s[session] = time.monotonic() + retry_s
@@ -48,7 +51,7 @@ class ChannelErrors:
         found.say(str(why), why.code)
 
     def record(self, session: str, reason: str) -> None:
-        """Record a problem that does not end the channel; "" clears it."""
+        """Record a problem that does not end the session's channel; "" clears it."""
         self._codes.pop(session, None)
         if reason:
             self.is_clean = False
@@ -62,7 +65,7 @@ class ChannelErrors:
         return time.monotonic() >= self._retry_at_s.get(session, 0.0)
 
     def progressed(self, session: str) -> None:
-        """Record that a session makes progress, so that its next failure is logged."""
+        """Record that a session makes progress, so that its next failure is logged in any case."""
         self._complaints.pop(session, None)
         self.is_clean = not (self._reasons or self._codes or self._complaints)
 
@@ -73,5 +76,5 @@ class ChannelErrors:
         self._retry_at_s.pop(session, None)
 
     def reconnected(self) -> None:
-        """Forget the reasons: a new connection tries every session again."""
+        """Forget the failures, because a new connection tries every session again."""
         self._reasons, self._codes, self._retry_at_s = {}, {}, {}

@@ -35,14 +35,16 @@ _LASTING: Final = frozenset({
 })  # fmt: skip
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
-_BLOCKED_S: Final = 3.0  # a node that has just started reports its merges within a second
+# A session counts as blocked after this. A node that has just started reports its merges sooner,
+# within a second.
+_BLOCKED_S: Final = 3.0
 
 
 class PushClient:
-    """Ships sessions to nodes, one connection to each, until stopped; reconnects by itself.
+    """Ships sessions to nodes until stopped, over a connection to each node; reconnects by itself.
 
     The nodes' confirmations are written to a file in each session's directory, where the session's
-    publisher reads them. So this may run in the publisher's process or in another one.
+    publisher reads them. So a client may run in the publisher's process or in another one.
 
     Threads: any thread may call any method, except `start` and `stop`, which the owner calls. The
     loop calls `_leave` and `_follow`; `_follow` changes `_connections` in place. The threads that
@@ -74,7 +76,7 @@ class PushClient:
             contexts: contexts made by `rt.net.tls.client_context`.
             sessions: names or globs of the sessions to ship, including sessions that appear later.
                 None to ship only the sessions for which `ship` is called.
-            release: when the sessions' own rolled files may be archived.
+            release: when the sessions' rolled files on this machine may be archived.
             keep_s: how many seconds longer to keep these files, in order to send them again to a
                 standby that lags.
             standby: returns the position up to which a standby has the merged log; files with
@@ -83,7 +85,8 @@ class PushClient:
             watch: how to notice changes: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: seconds until a session is offered again after a refusal that lasts
                 until something is repaired.
-            known: the cluster's nodes as they change, instead of `nodes`; None to keep `nodes`.
+            known: the cluster's nodes, which may change; used instead of `nodes`. None to ship to
+                `nodes` only.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
@@ -124,7 +127,7 @@ class PushClient:
             self._follower.start(loop)
 
     def follow(self) -> None:
-        """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
+        """Switch to the nodes in `known` now, because they changed; any thread may call this."""
         if (follower := self._follower) is not None:
             follower.apply_soon()
 
@@ -137,8 +140,8 @@ class PushClient:
     def _count(self) -> None:
         """Ignore the confirmations of sealed nodes, unless all nodes are sealed.
 
-        A sealed node refuses everything, because its log has ended. The loop calls this when a node
-        becomes sealed, or is no longer sealed.
+        A sealed node refuses everything, because its log has ended. The loop calls this whenever
+        the nodes change, or one of them becomes sealed or is no longer sealed.
         """
         going_on = [each.name for each in self._connections if not each.is_sealed]
         names = going_on or [each.name for each in self._connections]
@@ -149,7 +152,7 @@ class PushClient:
         """Ship to these nodes from now on; nodes that left no longer delay archiving."""
         loop, contexts = self._loop, self._contexts
         if loop is None or contexts is None:
-            return  # it has been stopped
+            return  # the client has been stopped
         before = {each.name: each for each in self._connections}
         names = [address_text(each) for each in nodes]
         begun = {
@@ -169,7 +172,7 @@ class PushClient:
         """Also ship this session from now on; only for a client that ships chosen sessions.
 
         Args:
-            session: its name.
+            session: the session's name.
             heard: called by the loop whenever more of the session is confirmed; must not block.
 
         Raises:
@@ -192,7 +195,7 @@ class PushClient:
             self._book.forget(session)
 
     def _in_loop(self, change: Callable[[], None]) -> bool:
-        """Have the loop change which sessions are shipped; return False if it has ended."""
+        """Let the loop change which sessions are shipped; return False if the loop has ended."""
 
         def do() -> None:
             change()
@@ -215,8 +218,8 @@ class PushClient:
         """End all connections.
 
         Args:
-            drain_s: how long to wait for a majority of the nodes to sync everything.
-            wait_s: how long to wait after that for a turn under way to end.
+            drain_s: how long to wait until a majority of the nodes has synced everything.
+            wait_s: how long to wait after that until the turns under way have ended.
 
         Returns:
             Whether a majority has synced everything; False in a forked child, which has nothing to
@@ -244,7 +247,7 @@ class PushClient:
         loop, self._loop = self._loop, None
         if self._has_own_loop and loop is not None:
             loop.stop()
-        self._contexts = None  # no one is warned about a certificate that is used no more
+        self._contexts = None  # an unused certificate needs no warning before it expires
         return drained
 
     def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:
@@ -272,13 +275,14 @@ class PushClient:
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 
     def refused(self) -> list[str]:
-        """Return the sessions that no majority will accept until an operator or publisher acts."""
+        """Return the sessions that a majority cannot accept until an operator or publisher acts."""
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
         """Whether another program ships every session that is not known to be merged.
 
-        The nodes accept a session from one connection at a time, and confirm it only on that one.
+        A node accepts a session from one connection at a time, and confirms it only on that
+        connection.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -298,7 +302,7 @@ class PushClient:
         return {each.name: each.traffic for each in self._connections}
 
     def _look_at(self, session: str) -> None:
-        if self._book.ships(session):  # it may have been left since the look at all began
+        if self._book.ships(session):  # the session may have been left since this round began
             self._notes.look_at(session)
             self._releaser.look_at(session)
 
@@ -308,7 +312,7 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether a majority of the nodes shipped to, and of the cluster, has all of a session.
+        """Whether all of a session is on a majority of the nodes shipped to, and of the cluster.
 
         This client may ship to only some of the cluster's nodes, and only nodes know how many the
         cluster has. So a node must have reported that a majority of the cluster has the session.

@@ -47,9 +47,9 @@ class ShippedSessions(Protocol):
         """Open a session's log for sending.
 
         Returns:
-            A pair: the log, and a function that returns the end of what may be sent now. The second
-            is None if all of the log may be sent. None instead of a pair if the log is gone, or
-            must not be shipped.
+            A pair: the log, and a function that returns the end of what may be sent now. Instead of
+            the function, None if all of the log may be sent. Instead of the pair, None if the log
+            is gone or must not be shipped.
         """
 
     def answered(self, node: str, holder: str) -> None:
@@ -62,7 +62,7 @@ class ShippedSessions(Protocol):
         """Save what was acknowledged; `OSError` if that fails.
 
         Args:
-            session: its name.
+            session: the session's name.
             whole: whether to also save confirmations that no caller waits for.
         """
 
@@ -79,10 +79,10 @@ class ShippedSessions(Protocol):
 class PushConnection:
     """Keeps a connection to one node, with a channel for each session.
 
-    `offer` sends a small update itself, if the socket accepts it at once; the connection's next
-    turns send everything else.
+    `offer` sends a small update itself if the socket has room for it; the connection's next turns
+    send everything else.
 
-    Threads: only the loop uses it, except that any thread may call `all_sent`, `sent`,
+    Threads: only the loop uses a connection, except that any thread may call `all_sent`, `sent`,
     `archived_to`, `error` and `refusal`, and read `traffic`; these read whole entries.
     """
 
@@ -103,7 +103,7 @@ class PushConnection:
         called when `is_sealed` has changed.
         """
         self.name = destination.member or address_text(destination.nodes[0])
-        self.is_sealed = False  # whether the node has refused since its log has ended
+        self.is_sealed = False  # whether the node refuses everything because its log has ended
         self._sealed = sealed
         self._successions = destination.contexts.successions
         self._book = book
@@ -113,27 +113,27 @@ class PushConnection:
         self.dialer = Dialer(destination, self)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
-        self._hints: set[str] = set()  # sessions to check
-        self._sweep = SessionSweep()  # over all of them
+        self._hints: set[str] = set()  # sessions to check in the next turn
+        self._sweep = SessionSweep()  # checks all sessions
         self.traffic = Traffic()  # what was sent
         self._side: SourceConnection | None = None
 
     def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
         """Announce that this session may have grown, with the new frame if it is known."""
         if self._side is None or self._sent_now(session, frame):
-            return  # all are looked at as soon as it is connected
+            return  # the update was sent; or the next connection will check all sessions
         if session in self._channels or not self._errors.get(session):
-            self._hints.add(session)  # else it is retried when all are looked at
+            self._hints.add(session)  # others are retried when all sessions are checked
             self.dialer.set()
 
     def check_soon(self, *, urgent: bool = True) -> None:
-        """Have all sessions checked soon; `urgent` if some have probably changed, or are new."""
+        """Check all sessions soon; `urgent` if some have probably changed, or are new."""
         self._sweep.ask(urgent=urgent)
-        if self._side is not None:  # else all are looked at as soon as it is connected
+        if self._side is not None:  # else the next connection will check all sessions
             self.dialer.set()
 
     def drop(self, session: str) -> None:
-        """Stop shipping a session, so that another connection may."""
+        """Stop shipping a session, so that another connection may ship it."""
         channel = self._channels.pop(session, None)
         self._hints.discard(session)
         if channel is not None and self._side is not None:
@@ -151,9 +151,9 @@ class PushConnection:
         return channel.log.manifest.frames_end(channel.position)
 
     def sent(self, session: str) -> tuple[Position | None, int]:
-        """Return the end of what was sent, and how many bytes its file has after it.
+        """Return the end of what was sent, and how many bytes follow in the same file.
 
-        None and 0 if no channel carries the session.
+        Return None and 0 if no channel carries the session.
         """
         channel = self._channels.get(session)
         if channel is None:
@@ -161,7 +161,10 @@ class PushConnection:
         return channel.position, channel.changes.bytes_after(channel.position)
 
     def archived_to(self, session: str) -> Position:
-        """Return the end of a session's last archived file; `START` if it has none."""
+        """Return the end of a session's last archived file.
+
+        Return `START` if no file is archived, or no channel carries the session.
+        """
         channel = self._channels.get(session)
         if channel is None:
             return START
@@ -183,7 +186,7 @@ class PushConnection:
         """Whether to have a connection now.
 
         Also False if the connection has used up its channel numbers, and a new connection would
-        have enough for all sessions. The dialer then makes a new one.
+        have enough of them for all sessions. The dialer then makes a new connection.
         """
         side = self._side
         is_used_up = side is not None and side.is_used_up
@@ -220,7 +223,7 @@ class PushConnection:
             side.close()
 
     def aside(self) -> None:
-        """Return None: no other thread has work to do."""
+        """Return None: there is no work for another thread."""
 
     def turn(self) -> float:
         """Check sessions that have grown, receive and send; return seconds until the next turn."""
@@ -271,7 +274,7 @@ class PushConnection:
         for session in self._sweep.some():
             channel = self._channels.get(session)
             if channel is None:
-                if self._errors.is_due(session):  # it may have been refused meanwhile
+                if self._errors.is_due(session):  # the session may have been refused meanwhile
                     self._open(side, session)
                 continue
             if channel.has_news():
@@ -279,8 +282,8 @@ class PushConnection:
                 if channel.has_begun:
                     self._note_whole(session, channel)
             else:
-                self._note(session, whole=True)  # the look has shown that the log is in place
-                if channel.changes.has_idled():  # what is busy would open its files again at once
+                self._note(session, whole=True)  # `has_news` has shown that the log is in place
+                if channel.changes.has_idled():  # a busy session would soon open its files again
                     channel.rest()
                     self._rest(session)
 
@@ -294,7 +297,7 @@ class PushConnection:
                 if side.is_used_up:
                     raise Refused("sessions", _NO_CHANNEL.format(self._channels_max))
                 self._channels[session] = side.open(log, end)
-                return  # why it was refused counts until the node accepts it
+                return  # the reason of a refusal is kept until the node accepts the session
         except Refused as why:
             self._refuse(session, why)
         except (CorruptLog, OSError) as error:
@@ -337,18 +340,18 @@ class PushConnection:
     def _note_whole(self, session: str, channel: SourceChannel) -> None:
         """Save all confirmations, unless the session's directory was restored from a backup.
 
-        In that case the confirmations of the old directory must not reach its publisher.
+        The confirmations of the old directory do not apply to the restored one.
         """
         if channel.changes.is_in_place():
             self._note(session, whole=True)
 
     def _note_last(self, session: str, channel: SourceChannel) -> None:
-        with suppress(OSError):  # its directory cannot be looked at: the next channel says why
+        with suppress(OSError):  # the directory cannot be read; the next channel reports why
             self._note_whole(session, channel)
         self._rest(session)
 
     def _rest(self, session: str) -> None:
-        with suppress(OSError):  # one session's file must not end the connection of all
+        with suppress(OSError):  # one session's file must not end a connection that all share
             self._book.rest(session)
 
     def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
@@ -367,4 +370,4 @@ class PushConnection:
 @lru_cache(4096)
 def _name_of(path: str) -> str:
     """Return the name of a session's directory; the manifest in it may have another name."""
-    return os.path.basename(path)  # some six calls, and asked for with each acknowledgement
+    return os.path.basename(path)  # makes some six calls, and each acknowledgement needs it

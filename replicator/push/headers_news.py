@@ -8,16 +8,17 @@ from rt.log.notify.headers_note import HeadersNote
 class HeadersNews:
     """HeadersNews: whether publishers may write headers, according to the nodes' answers.
 
-    One node that allows headers suffices: nodes do so only once all of them can read headers.
+    Publishers may write headers if one node allows it, since a node allows headers only once all
+    nodes can read them.
 
-    Threads: only the loop uses it, except that the owner calls `begin` before there is a
+    Threads: only the loop uses this, except that the owner calls `begin` before there is a
     connection.
     """
 
     def __init__(self, directory: str) -> None:
         """Begin without an answer; the stream's directory may be created later."""
         self._file = HeadersNote(directory)
-        self._said: dict[str, str] = {}  # reason against headers by node; "" is a yes
+        self._said: dict[str, str] = {}  # by node, why it does not allow headers; "" if it does
         self._noted: str | None = None
 
     def begin(self) -> None:
@@ -36,7 +37,7 @@ class HeadersNews:
             self.save()
 
     def save(self) -> None:
-        """Save the nodes' answer if it has changed; `OSError` if that fails."""
+        """Save what the nodes' answers amount to, if that has changed; `OSError` if that fails."""
         if not self._said:
             return
         answers = sorted(set(self._said.values()))

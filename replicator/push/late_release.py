@@ -9,11 +9,11 @@ class LateRelease:
     """Delays the archiving of a session's files for a time, or until a standby has the messages.
 
     An end is a position up to which files could be archived. Each end gets a mark, which is a time
-    in seconds or a position of the merged log. The end is released once its mark has been passed:
-    once the delay is over, or once the standby has the merged log up to that position. One end is
-    remembered for each file.
+    in seconds or a position of the merged log. The end is released once its mark has been passed,
+    which means that the delay is over, or that the standby has the merged log up to the mark. One
+    end is remembered for each file.
 
-    Threads: one at a time uses it.
+    Threads: one thread at a time uses this.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LateRelease:
         Args:
             end: the end up to which files could be archived now, if there were no delay.
             mark: the mark of `end`: the present time, or the end of the merged log.
-            passed: the marks up to this one have been passed.
+            passed: all marks up to this one have been passed.
 
         >>> late = LateRelease()
         >>> late.passed(Position.of(0, 1, 50), 1000, 940)

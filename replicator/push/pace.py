@@ -16,8 +16,9 @@ from rt.log.write.sync_threads import SyncThreads, sync_threads
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0  # between two looks at all sessions
 
-_AT_ONCE: Final = 16  # sessions: some 0.5 ms in which other threads get little of the interpreter
-# Maximum seconds of one rest after so many sessions, and of all rests in a look at all sessions.
+_AT_ONCE: Final = 16  # sessions; for some 0.5 ms, other threads get little of the interpreter
+# After `_AT_ONCE` sessions comes a rest. The most seconds of one rest, and of all the rests in one
+# look at all sessions.
 _URGENT_S: Final = (0.004, 0.5)
 _AT_LEISURE_S: Final = (0.05, 4.0)  # well below `rt.log.notify.shipping.FRESH_S`
 
@@ -28,13 +29,14 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
 
 
 class SessionRounds:
-    """Calls a function for every session: once a second, or every few seconds for thousands.
+    """Calls a function for every session once a second, or less often if there are thousands.
 
-    It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`), a
-    few sessions at a time, since the function may wait for the sessions' disk.
+    The threads that sync the sessions of a process (`rt.log.write.sync_threads`) call it, for a few
+    sessions at a time, since the function may wait for the sessions' disk.
 
-    Threads: one of these threads at a time calls `turn`, which holds `_turn`; a caller that must
-    not act during a look takes that lock with `between`. The owner calls `start` and `stop`.
+    Threads: one of these threads at a time calls `turn`, which holds the lock `_turn`. A caller
+    that must not act during a look takes this lock with `between`. The owner calls `start` and
+    `stop`.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
@@ -47,7 +49,7 @@ class SessionRounds:
         self._threads: SyncThreads | None = None
 
     def start(self, directory: str) -> None:
-        """Begin, in the threads that sync the disk of `directory`; it need not exist yet."""
+        """Begin in the threads that sync the disk of `directory`, which need not exist yet."""
         while not os.path.exists(directory):
             directory = os.path.dirname(os.path.abspath(directory))
         self._threads = sync_threads(directory)
@@ -60,7 +62,7 @@ class SessionRounds:
             self._threads.leave(self)
 
     def between(self) -> AbstractContextManager[object]:
-        """Return a context during which no session is looked at."""
+        """Return a context manager; inside its block, no session is looked at."""
         return self._turn
 
     def turn(self) -> float:
@@ -93,7 +95,7 @@ class SessionSweep:
         self._rest_s = self._due_s = 0.0
 
     def ask(self, *, urgent: bool) -> None:
-        """Request a check of all sessions; urgent if some may have grown without a notification."""
+        """Request a check of all sessions; `urgent` if some may have grown unnoticed."""
         self._is_urgent = self._is_urgent or urgent
         self.is_asked = True
 
@@ -124,7 +126,7 @@ class SessionSweep:
     def some(self) -> list[str]:
         """Remove and return the sessions to check now: new ones first, then some of the others.
 
-        Returns nothing if no session is left, or if the pause since the last ones is not over.
+        The list is empty if no session is left, or if the rest after the last ones is not over.
         """
         now_s = self._clock()
         if not self._new:

@@ -16,8 +16,8 @@ from rt.position import START, Position
 class Release(Enum):
     """Release: when the rolled files of a session are archived on its publisher's machine."""
 
-    MERGED = "merged"  # when a majority of the nodes it is shipped to has merged them
-    ALL = "all"  # when every node has merged them
+    MERGED = "merged"  # when a majority of the nodes shipped to has merged them
+    ALL = "all"  # when all nodes shipped to have merged them
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
@@ -59,9 +59,9 @@ class NodeReached(NamedTuple):
     """NodeReached: how far one node has come with a session, by its own acknowledgements."""
 
     durable: Position = START
-    replicated: Position = START  # on a majority of the nodes, as far as this one knows
+    replicated: Position = START  # on a majority of the nodes, as far as this node knows
     merged: Position = START
-    released: Position = START  # merged, as far as this publisher sent the bytes to this node
+    released: Position = START  # merged, and durable in this node's own copy
 
     def after(self, ack: Ack) -> "NodeReached":
         """Return the state after one more acknowledgement; nothing decreases."""
@@ -123,7 +123,7 @@ class SessionProgress:
         self._lock = threading.Lock()
 
     def follow(self, nodes: Sequence[str], release: Release) -> None:
-        """Count only these nodes from now on; drop the confirmations of all others."""
+        """Count only these nodes from now on; drop the confirmations of all other nodes."""
         with self._lock:
             self._voices = release.voices(len(nodes))
             self._reached = {each: self._reached[each] for each in nodes if each in self._reached}
@@ -140,7 +140,7 @@ class SessionProgress:
     def is_replicated(self, end: Position) -> bool:
         """Whether a node has reported that a majority of all nodes holds everything up to `end`.
 
-        Only nodes know how many nodes there are; a publisher may know one of three.
+        Only nodes know how many nodes there are; a publisher may know only one of three.
         """
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
@@ -170,12 +170,12 @@ class SessionProgress:
             log: the id of the acknowledged log. If a session's directory is made again,
                 confirmations of the old log do not apply to the new one.
             holder: the name in the node's certificate. A name has one vote, however many addresses
-                it answers at. "" if unknown; then the address counts by itself.
+                it answers at. If the name is unknown (""), the address has a vote of its own.
         """
         with self._lock:
             if log != self._log:
                 if log == self._last_log:
-                    return False  # it is of the log before
+                    return False  # a late acknowledgement of the previous log
                 self._begin(log)
             before = self._reached.get(node, _NOTHING)
             after = before.after(ack)
@@ -207,17 +207,18 @@ class SessionProgress:
             self.known = self.known._replace(released=released)
 
     def forget(self) -> None:
-        """Drop all confirmations, because the log was replaced by another copy.
+        """Use the confirmations saved in the directory, because another copy replaced the log.
 
-        The confirmations do not apply to that copy, although its positions are the same.
+        The confirmations received so far do not apply to that copy, although its positions are the
+        same.
         """
         with self._lock:
             self._begin(self._log)
 
     def begin_epoch(self) -> None:
-        """Forget all confirmations but `released`, because the nodes' log has ended.
+        """Forget all confirmations except `released`, because the nodes' log has ended.
 
-        Another log continues that one, and its nodes confirm the session again.
+        Another log continues the ended one, and its nodes confirm the session again.
         """
         with self._lock:
             self.known = in_next_log(self.known)
@@ -236,13 +237,13 @@ class SessionProgress:
         """Save new confirmations; after an `OSError` the next call tries again.
 
         Args:
-            whole: whether to save also if only `released` is new. No caller waits for that, and a
-                write for each message would wake the process that watches the session.
+            whole: whether to also save if only `released` is new. No caller waits for `released`,
+                and a write for each message would wake the process that watches the session.
         """
         with self._lock:
             if whole:
                 self._release()
-                if self._file.is_replaced():  # what was written is gone too
+                if self._file.is_replaced():  # what was written before is gone
                     self._file.close()
                     self._noted = Confirmations()
             known, noted = self.known, self._noted
@@ -265,7 +266,7 @@ class SessionStatus:
         node: `host:port`.
         connected: whether a connection to the node carries the session.
         position: the end of what was sent. Without a connection, the end of what the node has
-            synced, or of what any node has synced if this one was never heard from.
+            synced; if this node has confirmed nothing, the end of what any node has synced.
         durable: the end of what the node has synced.
         lag_bytes: bytes of the session's current file after `position`.
         error: why the session is not sent, or "".

@@ -20,8 +20,8 @@ _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
 # A served node stops asking, so keep sending for this long after its last acknowledgement.
 _IDLE_S: Final = 10.0
-_BUSY_RETRY_S: Final = 0.5  # the connection that fills the session there has been told to end
-_RETRY_S: Final = 5.0  # anything else; requests in between are ignored
+_BUSY_RETRY_S: Final = 0.5  # soon, as the node is ending the connection that fills its copy
+_RETRY_S: Final = 5.0  # after any other refusal; requests in between are ignored
 _STOP_S: Final = 2.0
 _DOUBTFUL: Final = frozenset({"corrupt", "diverged"})  # our own copy may be the damaged one
 
@@ -56,11 +56,11 @@ class RequestedSessions:
         """Start without a request; `copy_of` returns the copy of a session, or None."""
         self._copy_of, self._clock = copy_of, clock
         self._needed_s: dict[str, float] = {}  # by session, when it was last needed
-        self._not_before_s: dict[str, float] = {}  # by session that was refused
-        self._copies: dict[str, HeldCopy] = {}  # by session that was opened
+        self._not_before_s: dict[str, float] = {}  # by refused session, when it may be requested
+        self._copies: dict[str, HeldCopy] = {}  # by opened session
 
     def request(self, session: str) -> bool:
-        """Record a request; return False, ignoring it, if the session was refused a moment ago."""
+        """Record a request; if the session was refused a moment ago, ignore it and return False."""
         now_s = self._clock()
         if now_s < self._not_before_s.get(session, 0.0):
             return False
@@ -72,7 +72,7 @@ class RequestedSessions:
         return bool(self.names())
 
     def names(self) -> list[str]:
-        """Return the sessions needed now: requested, or acknowledged, a short while ago."""
+        """Return the sessions needed now: those requested or acknowledged in the last 10 s."""
         oldest_s = self._clock() - _IDLE_S
         return [each for each, at_s in self._needed_s.copy().items() if at_s > oldest_s]
 
@@ -104,7 +104,8 @@ class RequestedSessions:
     def refused(self, session: str, why: Refused) -> float:
         """Drop the request for a session; return for how many seconds to ignore repeated requests.
 
-        The other node repeats its request while it lacks the session.
+        The other node repeats its request while it lacks the session. If our own copy may be the
+        damaged one, report that.
         """
         retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
         self._needed_s.pop(session, None)
@@ -118,8 +119,9 @@ class RequestedSessions:
 class Relay:
     """Keeps a connection to one node while that node lacks sessions; stores nothing.
 
-    Threads: one thread at a time calls `want`, and another calls `stop`. `stop` sets the stopping
-    flag before it reads `_loop`, and `want` sets `_loop` before it reads the flag.
+    Threads: one thread at a time calls `want`, and another one calls `stop`. `stop` sets the
+    stopping flag before it reads `_loop`, and `want` sets `_loop` before it reads the flag. So at
+    least one of them stops a loop that `want` makes meanwhile.
     """
 
     def __init__(
@@ -134,15 +136,15 @@ class Relay:
     ) -> None:
         """Prepare; the first `want` dials the node.
 
-        The node's certificate must prove `name`. `copy_of` returns the copy of a session, or None;
-        `contexts` are made by `rt.net.tls.client_context`.
+        The node's certificate must have the name `name`. `copy_of` returns this node's copy of a
+        session, or None. `contexts` are made by `rt.net.tls.client_context`.
         """
         self.name = name
         self._requested = RequestedSessions(copy_of, clock)
         destination = Destination([address], contexts, PUSH, stream, member=name)
         self._connection = PushConnection(destination, self._requested, GatherWindow(1))
         self._complaint = Complaint(_log, f"relay to node {name}")
-        self._loop: EventLoop | None = None  # while there is something to relay, or was
+        self._loop: EventLoop | None = None  # made when something is to be relayed first
 
     def want(self, session: str) -> None:
         """Push this session to the node; call it repeatedly while the node lacks it."""

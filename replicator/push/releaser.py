@@ -23,7 +23,7 @@ _log: Final = logging.getLogger(__name__)
 class Releaser:
     """Archives files that sessions no longer need, where no running publisher does so.
 
-    A running publisher archives its files itself, as far as its `confirmed` file allows.
+    A running publisher archives its files itself, as far as its session's `confirmed` file allows.
 
     Threads: one thread at a time calls `look_at`.
     """
@@ -33,8 +33,8 @@ class Releaser:
         self._book = book
         self._release = release
         self._disk = OsDisk()
-        self._done: dict[str, Position] = {}  # by session, the end up to which it was archived
-        self._seen: dict[str, Position] = {}  # by session: what was released at the last look
+        self._done: dict[str, Position] = {}  # by session, the released end at the last archiving
+        self._seen: dict[str, Position] = {}  # by session, the released end at the last look
 
     def look_at(self, session: str, *, last: bool = False) -> None:
         """Archive the session's released files; an error is logged.
@@ -64,7 +64,7 @@ class Releaser:
         before = self._seen.get(session, START)
         self._seen[session] = released
         if before and before != released and before.file == released.file:
-            return  # in the middle of a file, so that no more may go; or at its end, as seen next
+            return  # probably in the middle of a file; if not, the next look archives it
         path = self._book.path(session)
         try:
             lock = take_lock(path, f"session {session!r} has a live writer")

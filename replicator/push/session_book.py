@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 REFUSED_RETRY_S: Final = 30.0
 _SOON: Final = frozenset({"busy"}) | PASSING
-_HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
+_HEADERS_RETRY_S: Final = 5.0  # updated nodes agree within this time to allow headers
 
 
 class SessionBook:
@@ -55,18 +55,18 @@ class SessionBook:
         self.stream = stream
         self._root = root
         self._globs = None if globs is None else tuple(globs)
-        self._chosen: Mapping[str, Callable[[], None]] = {}  # with what hears of confirmations
+        self._chosen: Mapping[str, Callable[[], None]] = {}  # with what to call on confirmations
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
-        self._followed: frozenset[str] | None = None  # the only ones that have a say; None for any
+        self._followed: frozenset[str] | None = None  # nodes whose confirmations count; None: all
         self._release, self._keep_s, self._standby = release, keep_s, standby
         self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
-        self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
-        self._serial: int | None = None  # of the successions, at the last connection's begin
+        self._holders: dict[str, str] = {}  # by node, the name in the last certificate there
+        self._serial: int | None = None  # how many logs had ended when a connection last began
 
     def follow(self, nodes: Sequence[str]) -> None:
-        """Ship to these nodes from now on, as `host:port`; the loop calls it."""
+        """Ship to these nodes (`host:port`) from now on; only the loop calls this."""
         self._nodes, self._followed = len(nodes), frozenset(nodes)
         for each in self._progress.copy().values():
             each.follow(nodes, self._release)
@@ -87,7 +87,7 @@ class SessionBook:
         self._serial = serial if self._serial is None else max(serial, self._serial)
 
     def is_wanted(self) -> bool:
-        """Whether to keep connections, so that a new session's first message is sent at once.
+        """Whether to keep connections, so that a new session's first message is sent immediately.
 
         False only if sessions are chosen one by one, and none is chosen now.
         """
@@ -102,7 +102,7 @@ class SessionBook:
         return name in self._chosen if self._globs is None else _is_shipped(name, self._globs)
 
     def choose(self, session: str, heard: Callable[[], None]) -> None:
-        """Begin to ship a session; call `heard` whenever more of it is confirmed and saved."""
+        """Begin to ship a session; call `heard` whenever new confirmations of it were saved."""
         self._chosen = {**self._chosen, session: heard}
 
     def leave(self, session: str) -> None:
@@ -122,15 +122,15 @@ class SessionBook:
         """Open a session's log for sending.
 
         Returns:
-            The log, and None, which means that all of it may be sent; only None if the session must
-            not be shipped.
+            A pair: the log, and None, which means that all of the log may be sent. Instead of the
+            pair, None if the session must not be shipped.
         """
         if not self.ships(session):
             return None
         return LogDirectory(self.path(session)), None
 
     def has_log(self, session: str) -> bool:
-        """Whether there is anything to ship; a crash may leave a directory without a log."""
+        """Whether a session has a log to ship; a crash may leave a directory without one."""
         try:
             return os.stat(os.path.join(self.path(session), FILE_NAME)).st_size > 0
         except FileNotFoundError:
@@ -153,7 +153,10 @@ class SessionBook:
         return 0
 
     def answered(self, node: str, holder: str) -> None:
-        """Record the name in the certificate of the node at an address; a name has one vote."""
+        """Record the name in the certificate of the node at an address.
+
+        If several addresses lead to one name, they have one vote together; log a warning.
+        """
         before, self._holders[node] = self._holders.get(node, holder), holder
         if before != holder:
             for each in self._progress.copy().values():
@@ -170,11 +173,11 @@ class SessionBook:
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Record a node's acknowledgement of a log; return whether it says anything new."""
         if self._followed is not None and node not in self._followed:
-            return False  # it was removed meanwhile
+            return False  # the node was removed meanwhile
         return self.progress(session).record(node, ack, log, self.holder(node))
 
     def save(self, session: str, *, whole: bool) -> None:
-        """Save a session's confirmations for its publisher.
+        """Save a session's confirmations for its publisher, unless they have not changed.
 
         Raises:
             OSError: they could not be saved.

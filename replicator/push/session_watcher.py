@@ -21,8 +21,8 @@ from rt.log.notify.watch import Watch
 from rt.net.loop.event_loop import EventLoop
 
 _log: Final = logging.getLogger(__name__)
-_SWEEP_S: Final = 1.0  # how often to look for new sessions, and begin a look at all
-_SWEEP_ONLY_S: Final = 0.05  # the same where the file system reports no changes
+_SWEEP_S: Final = 1.0  # how often to look for new sessions, and to begin a check of all sessions
+_SWEEP_ONLY_S: Final = 0.05  # the same, where the file system reports no changes
 
 
 class SessionWatcher:
@@ -31,8 +31,8 @@ class SessionWatcher:
     A publisher in this process announces its own writes; the files of other sessions are watched.
 
     Threads: only the loop uses this, with two exceptions. The owner calls `start` and `stop`.
-    Threads that publish call `_heard`: it reads `_announcing`, and adds to `_due`, from which the
-    loop takes.
+    Threads that publish call `_heard`, which reads `_announcing` and adds to `_due`; the loop
+    removes from `_due`.
     """
 
     is_urgent = False
@@ -59,7 +59,7 @@ class SessionWatcher:
         self._watched: set[str] = set()
         self._announcing: set[str] = set()  # sessions that are written in this process
         self._due: set[str] = set()  # sessions that grew and were not announced yet
-        self._gathered = GatheredFrames()  # by which they grew
+        self._gathered = GatheredFrames()  # the frames by which the sessions in `_due` grew
         self._announced_s = 0.0  # when a change was last announced
         self._complaint = Complaint(_log, f"looking for sessions in {book.directory}")
 
@@ -77,13 +77,13 @@ class SessionWatcher:
             self._loop.call(partial(self._end, self._loop))
 
     def check_soon(self) -> None:
-        """Check soon which sessions there are, because the set has changed. Called in the loop."""
+        """Check soon which sessions exist, because they have changed; only the loop calls this."""
         self._sweep_at_s = 0.0
         if self._loop is not None:
             self._loop.mark(self)
 
     def forget(self, session: str) -> None:
-        """Stop watching a session. Called in the loop."""
+        """Stop watching a session; only the loop calls this."""
         if self._watch is not None:
             self._watch_no_more(self._watch, session)
         self._announcing.discard(session)
@@ -91,17 +91,17 @@ class SessionWatcher:
         self._gathered.pop(session)
 
     def _heard(self, name: str, news: News, /) -> None:
-        """Keep a session's new frame in memory, and have the loop announce that it has grown."""
+        """Keep a session's new frame in memory; let the loop announce that the session grew."""
         if self._stopping or self._loop is None:
             return
         if name in self._due or name in self._announcing or self._book.ships(name):
-            self._gathered.add(name, news.frame)  # before the look: the loop may take both now
+            self._gathered.add(name, news.frame)  # first, as the loop may take both at any moment
             if name not in self._due:
                 self._due.add(name)
                 self._loop.rouse(self)
 
     def ready(self) -> None:
-        """Announce sessions that have grown, and look at all sessions if due."""
+        """Announce sessions that have grown; when it is time, begin a check of all sessions."""
         if self._stopping or self._loop is None:
             return
         try:
@@ -111,7 +111,7 @@ class SessionWatcher:
             self._begin_again(self._loop)
 
     def failed(self, error: Exception) -> bool:
-        """After an internal error, watch all sessions again a second later; return True."""
+        """After an internal error, begin to watch all sessions again in a second; return True."""
         _log.error("internal error while sessions were watched", exc_info=error)
         if self._loop is not None:
             self._begin_again(self._loop)
@@ -123,16 +123,16 @@ class SessionWatcher:
             self._sweep(loop, now_s)
         gap_s = self._announced_s + self._gather.gap_s - now_s if self._due else 0.0
         if gap_s > 0:
-            # what arrives meanwhile is sent with it
+            # updates that arrive meanwhile are sent together with these
             loop.deadlines.set(self, min(self._sweep_at_s, now_s + gap_s))
             return
-        # The leader comes first: the others need what it sends them before what they get from here.
+        # The leader comes first: the other nodes wait for its messages, not for these.
         leader = self._gather.leader
         connections = sorted(self._connections, key=lambda each: each.name != leader)
         due = self._due.copy()
-        self._due -= due  # before their frames are taken: what comes now is announced next
+        self._due -= due  # before the frames are taken, so that later news is announced next time
         for name in due:
-            if self._watch is not None:  # a publisher may have been opened or closed here
+            if self._watch is not None:  # a publisher in this process may have opened or closed it
                 self._watch_one(self._watch, name)
             frame, self._announced_s = self._gathered.pop(name), time.monotonic()
             for connection in connections:
@@ -142,9 +142,9 @@ class SessionWatcher:
     def _sweep(self, loop: EventLoop, now_s: float) -> None:
         watch = self._watch or self._open(loop)
         has_events = watch.fileno() >= 0
-        with suppress(OSError):  # it is written at the next look
+        with suppress(OSError):  # the next sweep tries again
             self._headers.save()
-        for name in self._book.names():  # before the connections look, so that nothing is missed
+        for name in self._book.names():  # before the connections check, so that nothing is missed
             self._watch_one(watch, name)
         is_urgent, self._is_lacking = self._is_lacking or not has_events, False
         for connection in self._connections:
@@ -211,7 +211,7 @@ class SessionWatcher:
         new = {name for place, name in made if place == self._book.directory}
         new = {name for name in new if self._book.ships(name)}
         for name in new:
-            self._watch_no_more(watch, name)  # it may have been another directory
+            self._watch_no_more(watch, name)  # another directory may have had this name before
             self._watch_one(watch, name)
         return new
 

@@ -18,9 +18,9 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Writes, at each look at a session, why its published messages are not merged yet.
+    """Writes into each session's directory why its published messages are not merged yet.
 
-    Threads: one thread at a time uses it.
+    Threads: one thread at a time uses this.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ShippingNotes:
         self._complaint = Complaint(_log, "what shipping waits for cannot be noted")
 
     def look_at(self, session: str) -> None:
-        """Write, renew or remove the note of a session."""
+        """Write, renew or remove the note of a session; a failure is logged."""
         try:
             if self._book.has_log(session):
                 self._note(session, self._reason(session))
@@ -67,7 +67,7 @@ class ShippingNotes:
     def _code(self, session: str) -> str:
         """Return `NAME_TAKEN` if a majority refuses the session with this code, otherwise "".
 
-        A minority may lag the other nodes, and refuse the session only for a moment.
+        A minority may lag behind, and then refuses the session only for a moment.
         """
         refusing = sum(each.refusal(session) == NAME_TAKEN for each in self._connections)
         return NAME_TAKEN if refusing > len(self._connections) // 2 else ""
@@ -81,9 +81,9 @@ class ShippingNotes:
         return "; ".join(said) or self._standstill(session)
 
     def _standstill(self, session: str) -> str:
-        """Return why nothing of a shipped session was merged since the last check.
+        """Return why nothing of a shipped session was merged since the last look.
 
-        Returns "" if something was merged, or if everything that was sent is merged.
+        Return "" if something was merged since, or if everything that was sent is merged.
         """
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
