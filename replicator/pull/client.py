@@ -36,7 +36,7 @@ from rt.net.loop.timer import Aside, Timer
 from rt.position import START, Position
 from rt.traffic import Traffic
 
-LAGGING: Final = "lagging"  # code: this side leaves a node
+LAGGING: Final = "lagging"  # refusal code: this client itself leaves the node
 _STOP_S: Final = 2.0
 _LOOK_S: Final = 0.5  # how often to check whether a question to a node is due
 _POOL_THREADS: Final = 2  # one syncs, one opens the copy or ends one of its files
@@ -52,11 +52,11 @@ class PullStatus:
         next_place: where the copy continues, which is `position` or the next file.
         durable: the durable end of the copy.
         has_all: whether the node has reported, on this connection, that it has sent everything.
-        is_ahead: whether the last node that answered had less than the copy has.
+        is_ahead: whether the last node that answered had less than the copy.
         error: why there is no connection, why the copy has stopped, or the disk's last error if
             nothing was copied since.
-        complete_to: a position that the copy has reached; it follows everything merged by
-            `asked_ns`. None until the copy reaches the end that an `ask_end` waits for.
+        complete_to: a position that the copy has reached and that follows everything merged by
+            `asked_ns`. None until a wait returned by `ask_end` has succeeded.
         asked_ns: when the question that led to `complete_to` was asked, ns since the epoch.
         furthest: the furthest end that any node has reported.
         lag: how far the node lags another node, as text; "" if it does not lag, or if that is
@@ -89,7 +89,7 @@ class PullStatus:
 class PullClient:
     """Copies the merged log of a stream into `root/<stream>/out`, until stopped.
 
-    It regularly asks how far the other nodes have merged, and leaves a node that lags
+    The client regularly asks how far the other nodes have merged, and leaves a node that lags
     (`replicator.pull.lag_watch`).
 
     Threads: the loop calls the methods of `Served`, and one thread of its pool at a time does the
@@ -133,7 +133,7 @@ class PullClient:
             asks: asks nodes where the stream ends; made here if not given.
             loop: the event loop that serves the connection; made here if not given.
             watch: decides when a node lags; it names nodes `host:port`. Made here if not given.
-            known: the cluster's nodes as they change, instead of `nodes`; None to keep `nodes`.
+            known: the cluster's changing nodes, used instead of `nodes`; None to use `nodes` only.
             is_wanted: returns whether to be connected now; called at each turn, and after `wake`.
             near: mirrors that are preferred to nodes, in this order, unless they lag.
 
@@ -143,7 +143,7 @@ class PullClient:
         _demand_some(nodes)
         self._stream, self._start_at = stream, "" if start == "earliest" else start_text(start)
         self._has_all = self._is_ahead = self._has_rejoined = False
-        self._is_accepted = False  # the last node to answer has sent what follows the copy's end
+        self._is_accepted = False  # whether the last node that answered continued the copy
         self._follower: NodesFollower | None = None
         if known is not None:
             nodes, contexts.successions = known.addresses, known.successions
@@ -154,14 +154,14 @@ class PullClient:
         self._complete: tuple[Position | None, int] = (None, 0)
         self._is_wanted, self._near = is_wanted, list(dict.fromkeys(near))
         self._watch = watch or LagWatch(map(address_text, self._sources))
-        self._others: tuple[Position, str] = START, ""  # other nodes' furthest end; the lag
+        self._others: tuple[Position, str] = START, ""  # the nodes' furthest end; the lag as text
         self._looking: Timer | None = None
-        self._leaving = self._disk_error = ""  # the latter until the copy grows
+        self._leaving = self._disk_error = ""  # why to leave; an error, until the copy grows
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         self._dialer = Dialer(Destination(self._sources, contexts, PULL, stream), self)
         self._side: SinkConnection | None = None
-        self._refused: list[Refused] = []  # by the node, on this connection
+        self._refused: list[Refused] = []  # the node's refusals on this connection
         self._began = START  # where the copy continued when the connection began
         self._copy = LocalCopy(
             directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown,
@@ -171,7 +171,11 @@ class PullClient:
         self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
-        """Start copying; raises `CorruptLog` if the copy is damaged and is served to others."""
+        """Start copying.
+
+        Raises:
+            CorruptLog: the copy is served to others (`grown` is given), and is damaged.
+        """
         self._guard.demand_owner()
         self._copy.open()
         self._loop = self._loop or EventLoop(pool_threads=_POOL_THREADS)
@@ -184,12 +188,12 @@ class PullClient:
             self._follower.start(self._loop)
 
     def wake(self) -> None:
-        """Have the loop call `is_wanted` again now, because its result may have changed."""
+        """Let the loop call `is_wanted` again now, because the result may have changed."""
         self._dialer.set()
 
     @property
     def loop(self) -> EventLoop | None:
-        """The event loop in use; None before `start`, and once a loop of its own was stopped."""
+        """The event loop in use; None before `start`, and after a loop of its own was stopped."""
         return self._loop
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
@@ -214,7 +218,10 @@ class PullClient:
         )  # fmt: skip
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
-        """Wait until the copy has all that was merged before this call; False on a timeout."""
+        """Wait until the copy has all that was merged before this call.
+
+        Return False on a timeout, or if no node can tell where the stream ends.
+        """
         with closing(self.ask_end()) as asked:
             return asked.wait(timeout_s)
 
@@ -225,13 +232,13 @@ class PullClient:
             wait_s: how long to wait for a running dial or write.
 
         Returns:
-            Whether it has ended. If not, the directory is still locked; call `stop` again.
+            Whether everything has ended. If not, the directory is still locked; call `stop` again.
         """
         if self._guard.is_copy:
             return True
         deadline = time.monotonic() + wait_s
         if self._looking is not None:
-            self._looking.stop(0)  # a node that is silent answers no question in time
+            self._looking.stop(0)  # do not wait for the answer of a silent node
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.stop()
@@ -254,11 +261,11 @@ class PullClient:
 
     @property
     def log(self) -> Appender | None:
-        """The copy's log; None until a node has identified it."""
+        """The copy's log; None while it is not open, as before a node has first answered."""
         return None if self._copy.log is None else self._copy.log.appender
 
     def on_damage(self, suspect: Callable[[CorruptLog], None]) -> None:
-        """Have `suspect` called with damage in rolled files; call this before `start`."""
+        """Call `suspect` with damage in rolled files from now on; call this before `start`."""
         self._copy.suspect = suspect
 
     def on_succession(
@@ -281,7 +288,7 @@ class PullClient:
 
     @property
     def running(self) -> bool:
-        """Whether this client still copies: False after `stop`, and after the disk has failed."""
+        """Whether this client still copies; False after `stop`, or after the disk has failed."""
         return not self._dialer.stopping
 
     @property
@@ -291,7 +298,7 @@ class PullClient:
 
     @property
     def is_served_nowhere(self) -> bool:
-        """Whether every node's last answer was that it does not serve the stream."""
+        """Whether all nodes, when they last answered, did not serve the stream."""
         known = [self._dialer.codes.get(node) for node in self._nodes]
         return all(code == NO_SUCH_STREAM for code in known)
 
@@ -342,12 +349,13 @@ class PullClient:
     def turn(self) -> float:
         """Handle what has arrived; return the seconds until the next turn.
 
-        Raises `Refused` with the reason if the node refuses the copy, or this client leaves it.
+        Raise `Refused` with the reason if the node refuses the copy, or this client leaves the
+        node.
         """
         side = self._side
         if side is None:
             return HEARTBEAT_S
-        if self._has_rejoined:  # what was known of ends is of another log
+        if self._has_rejoined:  # the ends known so far belong to the previous log
             self._has_rejoined, self._began = False, self._next_place()
             self._watch.restart()
         try:
@@ -355,7 +363,7 @@ class PullClient:
         except HungUp:
             if not self._refused:
                 raise
-        except OSError as error:  # of the disk here: other connections meet it, too
+        except OSError as error:  # this disk failed, which other connections would meet too
             self._disk_error = spoken(error)
             raise
         if self._refused:
@@ -400,12 +408,12 @@ class PullClient:
     # Which nodes there are
 
     def follow(self) -> None:
-        """Use the nodes in `known` at once, after they have changed. Any thread may call this."""
+        """Switch to the nodes in `known` now, because they changed; any thread may call this."""
         if (follower := self._follower) is not None:
             follower.apply_soon()
 
     def _follow(self, nodes: Sequence[Address]) -> None:
-        """Pull from these nodes from now on, and leave a node that is not among them."""
+        """Pull from these nodes from now on; leave the present node if it is not among them."""
         self._nodes = list(nodes)
         self._dialer.follow(self._sources)
         names = [address_text(each) for each in self._sources]
@@ -423,13 +431,13 @@ class PullClient:
 
     @property
     def crosses(self) -> bool:
-        """Whether the copy comes from anything but a near mirror now."""
+        """Whether the copy does not come from a near mirror now; true without a connection."""
         return self._dialer.node not in map(address_text, self._near)
 
     def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
-        """Whether to switch to the mirror `name`, which is nearer than the present source.
+        """Whether the mirror `name` is nearer than the present source, and has enough to switch.
 
-        The mirror's `end` must be at or after `place`, where this copy continued when the mirror
+        It has enough if its `end` is at or after `place`, where this copy continued when the mirror
         was asked. A mirror that has less than this copy would send nothing.
         """
         near = [address_text(each) for each in self._near]
@@ -479,9 +487,9 @@ class PullClient:
 
         Args:
             node: the node or mirror that was asked.
-            end: its answer; None if it gave none.
-            asked_s: when it was asked.
-            place: where the copy continued then.
+            end: the answer; None if there was none.
+            asked_s: when the node was asked.
+            place: where the copy continued at that time.
         """
         self._watch.heard(node, end, asked_s)
         self._note_others()

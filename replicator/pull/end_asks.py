@@ -11,8 +11,8 @@ from rt.net.contexts import Contexts
 from rt.net.tls import client_context
 from rt.position import Position
 
-HOPS_MAX: Final = 8  # mirrors of mirrors; each asks the next
-_LATEST_S: Final = 12.0  # a node without a majority refuses after ten
+HOPS_MAX: Final = 8  # mirrors that a question may pass, each of which copies from the next
+_LATEST_S: Final = 12.0  # a node without a majority refuses after ten seconds
 _SERVED_S: Final = 2.0
 _ELSEWHERE: Final = ("not-leader", "stopping")
 _FOR_GOOD: Final = ("role", "stream", "hops")
@@ -33,7 +33,7 @@ class NoEnd(NamedTuple):
 
 
 class EndAsks:
-    """EndAsks: asks nodes, for a puller, where a stream ends. Any thread may call any method."""
+    """EndAsks: asks nodes where a stream ends, for a puller. Any thread may call any method."""
 
     def __init__(self, contexts: Contexts) -> None:
         """Prepare; nothing is asked yet.
@@ -59,7 +59,9 @@ class EndAsks:
         self._made = None
 
     def latest(self, node: Address, hops: int = HOPS_MAX) -> Position | NoEnd:
-        """Return a position after everything confirmed as merged before this call, or why not.
+        """Return a position after everything confirmed as merged before this call.
+
+        If the node cannot tell, return why.
 
         Args:
             node: the node or mirror to ask. A node has a majority confirm that it leads; a mirror

@@ -6,14 +6,13 @@ from typing import Final, Generic, TypeVar
 from rt.position import Position
 
 Node = TypeVar("Node", bound=Hashable)
-NODES_MAX: Final = 32  # configured ones and those learned
+NODES_MAX: Final = 32  # configured nodes, and nodes learned from answers
 
 
 def covers(asked_s: float, since_s: float) -> bool:
-    """Whether the answer to a question asked at `asked_s` holds for a reader from `since_s` on.
+    """Whether the answer to a question asked at `asked_s` covers all that was merged by `since_s`.
 
-    If the question was asked earlier, messages may have been merged between the answer and
-    `since_s`, and the reader must not miss them.
+    If the question was asked before `since_s`, messages may have been merged in between.
     """
     return asked_s >= since_s
 
@@ -23,15 +22,15 @@ class EndQuestion(Generic[Node]):
 
     An answer counts only if the node asked a majority after this object was made. Then the end in
     the answer follows everything that was confirmed as merged before this object was made. So a
-    copy that has reached this end has all of it, whichever node the copy was pulled from. The
+    copy that has reached this end has all of that, whichever node the copy was pulled from. The
     answer says nothing about what was merged later.
 
-    Pure: `replicator.pull.end_wait` asks in a thread, and the simulation in its turns.
+    Pure: `replicator.pull.end_wait` asks in a thread, and the simulation asks in its turns.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         """Start asking; nodes named twice are asked once per round."""
-        self.end: Position | None = None  # of the stream, as of some time since the question
+        self.end: Position | None = None  # the stream's end, at some time since this was made
         self._nodes = list(dict.fromkeys(nodes))
         self._next = 0
         self._left = len(self._nodes)  # how many to ask in this round
@@ -45,7 +44,7 @@ class EndQuestion(Generic[Node]):
 
     @property
     def is_round_over(self) -> bool:
-        """Whether all nodes were asked in vain, so that the next one is asked after a pause."""
+        """Whether all nodes were asked in vain, so that a pause is due before the next question."""
         return self.end is None and self._left <= 0
 
     @property
@@ -77,7 +76,7 @@ class EndQuestion(Generic[Node]):
         self._next = (self._next + 1) % len(self._nodes)
 
     def is_reached(self, place: Position) -> bool:
-        """Whether a copy that continues at `place` has everything merged before the question."""
+        """Whether a copy that continues at `place` has all that was merged before the question."""
         return self.end is not None and place >= self.end
 
     def why_not(self, place: Position) -> str:

@@ -14,7 +14,7 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
 from rt.position import Position
 
-_ROUND_S: Final = 0.2  # after all nodes were asked in vain, as during an election
+_ROUND_S: Final = 0.2  # pause after all nodes were asked in vain, as during an election
 _LOOK_FIRST_S, _LOOK_S = 0.001, 0.05  # between checks of the copy's progress
 
 
@@ -23,7 +23,8 @@ class EndWait:
 
     Threads: the loop asks and checks, until `close`; any thread may call the public methods. Only
         the loop uses `_question` and sets `end`; `is_reached` is set before `_over` is done. One
-        thread at a time does the work put aside: it asks a node, or reads where the copy is.
+        thread at a time does the work that the loop puts aside: it asks a node, or reads from the
+        disk where the copy continues.
     """
 
     def __init__(
@@ -43,16 +44,16 @@ class EndWait:
             nodes: nodes or mirrors, asked in turn.
             asks: asks one node or mirror for the end, like `EndAsks.latest`.
             place: returns where the copy continues now.
-            loop: the event loop that has the nodes asked, and checks the copy.
+            loop: the event loop that schedules the questions, and checks the copy.
             reached: called once the copy has reached the end, with the end and the time of the
                 question in ns since the epoch.
-            is_accepted: returns whether a node has found the copy to be a prefix of its log.
-                Without that, a copy of another log, or a damaged one, could seem complete.
+            is_accepted: returns whether a node has found the copy to be a prefix of the node's log.
+                Without this check, a damaged copy, or one of another log, could seem complete.
             reads_disk: whether `place` reads files, so that the loop's pool must call it.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
-        self.end: Position | None = None  # at some time since this began; None if unknown
-        self.is_reached = False  # whether the copy has reached that end
+        self.end: Position | None = None  # the stream's end since this began; None if unknown
+        self.is_reached = False  # whether the copy has reached `end`
         self._asks, self._place, self._took = asks, place, reached
         self._is_accepted, self._reads_disk = is_accepted, reads_disk
         self._question: EndQuestion[Address] = EndQuestion(nodes)
@@ -69,7 +70,9 @@ class EndWait:
         return self._over.done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the copy has reached the end; False on a timeout, or if no node knows the end.
+        """Wait until the copy has reached the end.
+
+        Return False on a timeout, or if no node knows the end.
 
         Raises:
             RtError: the copy cannot be read; `OSError` if the disk fails.
@@ -84,7 +87,7 @@ class EndWait:
         return self.end
 
     def why_not(self) -> str:
-        """Return what the copy still lacks, or why that is unknown."""
+        """Return how far the copy lags, or why that is unknown, as text."""
         place, reasons = self._place(), []
         if self.end is not None and place >= self.end and not self._is_accepted():
             return "no node has compared the copy with its log yet"
@@ -97,7 +100,7 @@ class EndWait:
 
     def _end(self, error: Exception | None = None) -> None:
         self._timer.stop(0)
-        with suppress(InvalidStateError):  # it has ended before
+        with suppress(InvalidStateError):  # the wait has ended before
             if error is None:
                 self._over.set_result(None)
             else:
@@ -153,7 +156,7 @@ class EndWait:
             self._end(error)
 
     def _next_s(self) -> float | None:
-        """Return the seconds until the next look; None, and end the wait, if the end is reached."""
+        """Return the seconds until the next look; if the end is reached, end the wait instead."""
         if self.is_reached and self.end is not None:
             self._took(self.end, self._asked_ns)
             self._end()

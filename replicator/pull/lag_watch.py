@@ -12,7 +12,7 @@ Node = TypeVar("Node", bound=Hashable)
 # of three nodes cost each node a thirtieth of a processor.
 LOOK_S: Final = 3.0
 LAG_S: Final = 5.0  # nodes merge within milliseconds; an election takes one or two seconds
-AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again in any case
+AVOID_S: Final = 60.0  # after so long, a node that was left may be tried again in any case
 
 
 class _Target(NamedTuple):
@@ -30,15 +30,15 @@ class _Target(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """A node's last known end, and when it was last asked; `end` never decreases."""
+    """A node's last known end, and when the node was last asked; `end` never decreases."""
 
     end: Position
     asked_s: float
-    is_silent: bool  # whether it left the last question unanswered
+    is_silent: bool  # whether the node left the last question unanswered
 
 
 class LagWatch(Generic[Node]):
-    """LagWatch: asks nodes now and then how far they have merged, and leaves a node that lags.
+    """LagWatch: decides when to ask which node how far it has merged, and which node to leave.
 
     The puller leaves its current node if another node has reported an end, and the current node,
     asked `lag_s` later, still reports an earlier end. If the current node does not answer, the
@@ -62,11 +62,11 @@ class LagWatch(Generic[Node]):
         self._nodes = list(dict.fromkeys(nodes))
         self.look_s, self._lag_s = look_s, lag_s
         self._heard: dict[Node, _Heard] = {}
-        self._answered: Node | None = None  # the node heard since the last `why_leave`
+        self._answered: Node | None = None  # the node asked last, since the last `why_leave`
         self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
         self._current: Node | None = None
-        self._since_s = 0.0  # when it was connected
-        self._place, self._grown_s = START, 0.0  # of the copy
+        self._since_s = 0.0  # when the current node was connected
+        self._place, self._grown_s = START, 0.0  # where the copy continues; when it last grew
         self._target: _Target | None = None
         self._next_s = 0.0  # when to ask again
         self._turn = 0
@@ -123,8 +123,8 @@ class LagWatch(Generic[Node]):
     def why_leave(self, now_s: float) -> str:
         """Return why the current node must be left now, or "".
 
-        The current node is left only right after it has answered, since it may catch up at any
-        time. If this returns a reason, the node is avoided from now on.
+        The current node is left only right after it was asked, since it may catch up at any time.
+        If this returns a reason, the node is avoided from now on.
         """
         answered, self._answered = self._answered, None
         why = "" if answered is None or answered != self._current else self.lag(now_s)
@@ -151,12 +151,12 @@ class LagWatch(Generic[Node]):
         return f"it has sent nothing after {self._place}, and {had}"
 
     def avoids(self, node: Node, now_s: float) -> bool:
-        """Whether a node is to be dialled only if no other can be reached."""
+        """Whether to dial a node only if no other node can be reached."""
         lacked = self._avoided.get(node)
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node was last asked after its time to reach the target was over."""
+        """Whether the current node was last asked when its time to reach the target was over."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False
@@ -176,7 +176,7 @@ class LagWatch(Generic[Node]):
         )
 
     def _aim(self) -> None:
-        """Set the target: of the ends that the current node may lack, the one reported first."""
+        """Set the target to the end that was reported first of those the current node may lack."""
         if self._current is None:
             return
         own = self._heard.get(self._current)

@@ -48,7 +48,7 @@ class PulledLog:
         self._keep = keep
         self._bell: Bell | None = None
         self.damage: CorruptLog | None = None  # damage at the copy's end
-        grown(appender.end)  # a mirror serves what is there before it has reached a source
+        grown(appender.end)  # a mirror serves what is here before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
         """Return this copy for a connection; ring `bell` after each sync of it from now on."""
@@ -90,7 +90,7 @@ class PulledLog:
         self._bell = None
 
     def sync(self) -> None:
-        """Make everything received durable, and have the connection confirm it.
+        """Make everything received durable, and let the connection confirm that.
 
         Raises:
             OSError: the disk failed; the copy has ended, and another sync must not be tried.
@@ -105,15 +105,15 @@ class PulledLog:
 class LocalCopy:
     """The directory of a copy: locks it, opens the log in it, and syncs the log every second.
 
-    `log` is None until the log is open. `claim` opens it again if the end of the copy was damaged.
-    If the copy's log has ended, `claim` rejoins: it turns the copy into a copy of the log that
-    continues the ended one. Meanwhile `log` is None; if rejoining fails, `log` stays None until the
-    next `claim`.
+    `log` is None until the log is open. `claim` opens the log again if the end of the copy was
+    damaged. If the copy's log has ended, `claim` rejoins: it turns the copy into a copy of the log
+    that continues the ended one. Meanwhile `log` is None; if rejoining fails, `log` stays None
+    until the next `claim`.
 
     Threads: the owner calls `open` and sets `suspect`, `rejoin` and `rejoined` before there is
-    another thread; it also calls `start`, `stop` and `close`. The connection's thread calls `claim`
-    and appends to `log`. One thread of the loop's pool at a time syncs `log` and archives files of
-    it. Only the loop sets `failure`.
+    another thread, and also calls `start`, `stop` and `close`. The connection's thread calls
+    `claim` and appends to `log`. One thread of the loop's pool at a time syncs `log` and archives
+    its files. Only the loop sets `failure`.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class LocalCopy:
             Misuse: another process pulls into the directory, or the copy was promoted.
         """
         self.directory = directory
-        self.log: PulledLog | None = None  # set once a node has identified the log
+        self.log: PulledLog | None = None
         self.failure = ""  # why the copy has stopped
-        self.suspect: Callable[[CorruptLog], None] = _say_damaged  # of a rolled file
+        self.suspect: Callable[[CorruptLog], None] = _say_damaged  # gets damage in a rolled file
         self.rejoin: Callable[[Succession], str] | None = None  # see `PullClient.on_succession`
         self.rejoined: Callable[[], None] = lambda: None
         self._keep = keep
@@ -155,7 +155,7 @@ class LocalCopy:
         disk.make_directory(directory)
         self._lock_fd = self._locked()
         try:
-            demand_current(directory)  # with the lock held, which a promotion takes too
+            demand_current(directory)  # while the lock is held, which a promotion takes too
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -163,9 +163,9 @@ class LocalCopy:
         self._timer: Timer | None = None
 
     def open(self) -> None:
-        """Open the log at once, so that it can be served while no node is reachable.
+        """Open a log that is served (`grown` is given), even while no node is reachable.
 
-        Call it before any `claim`.
+        Call this before any `claim`.
         """
         if self._grown is not None and self.log is None:
             identity = self._found()
@@ -185,7 +185,7 @@ class LocalCopy:
         Raises:
             Refused: the directory holds a copy of another log.
         """
-        if self._lock_fd < 0:  # released to rejoin, and then held by another process
+        if self._lock_fd < 0:  # the lock was released to rejoin, and another process took it
             self._lock_fd = self._locked()
         if self.log is None:
             self.log = self._open(self._found() or identity)
@@ -263,7 +263,7 @@ class LocalCopy:
                 self.log.news.close()
                 self.log.appender.close()
         finally:
-            # first: a child forked in between must not close another file
+            # forget the number first: a child forked in between must not close another file
             fd, self._lock_fd = self._lock_fd, -1
             os.close(fd)
 
@@ -287,7 +287,7 @@ class LocalCopy:
             raise
 
     def _mend(self, log: PulledLog, damage: CorruptLog) -> None:
-        """Set a damaged active file aside, so that it is copied again."""
+        """Set a damaged active file aside, so that it is copied again; report a rolled one."""
         log.damage = None
         if not set_end_aside(log.appender, damage):
             self.suspect(damage)
@@ -296,7 +296,7 @@ class LocalCopy:
         self.log = self._open(log.appender.identity)
 
     def _turn(self) -> float | Aside:
-        """Return a sync for a thread to do if one is due; otherwise the seconds until then."""
+        """Return a sync for a thread to do if one is due; otherwise the seconds until it is."""
         if (left_s := self._due_s - time.monotonic()) > 0:
             return left_s
         log = self.log
@@ -309,7 +309,7 @@ class LocalCopy:
 
     def _synced(self, log: PulledLog | None, error: Exception | None) -> None:
         self._due_s = time.monotonic() + _SYNC_S
-        if error is not None and log is self.log:  # otherwise it was set aside meanwhile
+        if error is not None and log is self.log:  # otherwise the log was replaced meanwhile
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

@@ -53,9 +53,9 @@ class MirrorFeed:
 
 
 def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # noqa: ARG001 - see `NodeObjection`
-    """Return why a node is not admitted; "" if it only asks a question (`greets`).
+    """Return why a node is not admitted; "" if the node only asks a question (`greets`).
 
-    Before it starts, a node whose standby is this mirror asks whether the log is still served.
+    A node whose standby is this mirror asks, before the node starts, if its log is still served.
     """
     return "" if greets else f"{peer.name!r} is not a node of this cluster"
 
@@ -63,10 +63,10 @@ def _objection(peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:  # no
 class Mirror:
     """Mirror: the host of a server that only lets subscribers pull (`replicator.host.Host`).
 
-    The server's certificate has the role `mirror`: publishers refuse it, and it cannot push, vote
-    or operate anywhere. When a mirror is asked where the stream ends, it asks its own nodes. It
-    reports a puller's copy as complete only after its own copy has reached the end that they
-    returned.
+    The server's certificate has the role `mirror`: publishers refuse such a server, and it cannot
+    push, vote or operate anywhere. When a mirror is asked where the stream ends, it asks its own
+    nodes. A mirror reports a puller's copy as complete only after the mirror's copy has reached the
+    end that the nodes returned.
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
@@ -96,7 +96,7 @@ class Mirror:
             OSError: the address is not available.
         """
         self.stream = stream
-        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has damage repaired
+        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # starts the repair
         self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
         self.successions: Successions | None = None  # those of the client that fills the copy
         self._feeds = LogFeeds(directory)
@@ -146,7 +146,7 @@ class Mirror:
         self._feeds.grown(end)
 
     def restart(self) -> None:
-        """End all connections, because the copy now belongs to another log, and ends earlier."""
+        """End all connections, because the copy now belongs to another log and is shorter."""
         self.loop.call(self._forget_proof)
         self._server.end(self.stream)
 
@@ -175,7 +175,7 @@ class Mirror:
         return MirrorFeed(feed, time.monotonic(), self._is_proven)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Log the damage, and have a rolled file fetched from the nodes again."""
+        """Log the damage; a rolled file is fetched from the nodes again."""
         _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         if not growing:
             self.suspect(error)
@@ -197,7 +197,7 @@ class Mirror:
     def _is_proven(self, since_s: float) -> bool:
         """Whether the copy is known to have all that was merged before `since_s`.
 
-        If that is unknown, this also asks the nodes for the end, so that a later call can tell.
+        If that is not known yet, begin to ask the nodes for the end, so that a later call can tell.
         """
         proof = self._proof
         if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:

@@ -1,4 +1,4 @@
-"""Promoted: checks whether a copy was promoted to a new cluster, and so must not grow."""
+"""Promoted: checks whether a copy was promoted to a new cluster, and therefore must not grow."""
 
 import os
 from typing import Final
@@ -12,7 +12,7 @@ SUCCESSION_NAME: Final = "standby.succession"  # next to the copy; `rt standby p
 
 
 def succession_beside(directory: str) -> str:
-    """Return the path of the file, next to a copy, that says which log continues the copy's."""
+    """Return the path of the file next to a copy that names the log continuing the copy's log."""
     return os.path.join(os.path.dirname(os.path.abspath(directory)), SUCCESSION_NAME)
 
 
