@@ -341,7 +341,7 @@ class Member:
         return self.restart_check.is_over and (is_later or bool(status.leader))
 
     def _report_changes(self) -> None:
-        """Report changed holdings to the leader; if it is new, first report all to everyone."""
+        """Report changed holdings to the leader; if the leader changed, report all to everyone."""
         if self.engine.leader != self._leader:
             self._leader = self.engine.leader
             self.proposals.change_leader()

@@ -30,7 +30,7 @@ class Announced(NamedTuple):
     """Announced: a configuration that another node announced.
 
     Attributes:
-        place: term and index of its entry.
+        place: term and index of the configuration's entry.
         seats: the configuration.
         sender: the node that announced it.
         is_vouched: whether the sender is a voter by this node's log, or by a vouched announcement.
@@ -120,7 +120,8 @@ class Membership:
     def follow(self) -> bool:
         """Adopt the log's configuration if it changed or was decided.
 
-        If the last announcement is not believed any more, forget it and adopt the log's.
+        If the last announcement is not believed any more, forget it, and adopt the log's
+        configuration as well.
 
         Returns:
             Whether the log's configuration changed.
@@ -156,8 +157,8 @@ class Membership:
     def announcement(self) -> bytes:
         """Return the message that announces this node's configuration to other nodes.
 
-        Call this once for each announcement: it counts them, and after `ANNOUNCEMENTS` of them it
-        gives up the connection to a removed node.
+        Call this once for each announcement: after `ANNOUNCEMENTS` calls, this node gives up its
+        connection to a removed node.
 
         While the log has no configuration, the announcement lists only this node. The list in the
         node's configuration file was never agreed on, and a joining node's file wrongly lists the
@@ -211,7 +212,7 @@ class Membership:
         An unknown sender is believed only under three conditions: its announcement lists itself and
         this node; it was never removed; and this node knows no leader and hears from too few known
         voters to elect one. Once an unknown sender is believed, it stays believed until another
-        node leads that is a known voter.
+        node, a known voter, leads.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:

@@ -161,7 +161,7 @@ class Proposals:
     def _put_forward(self, instruction: Instruction, command: bytes) -> bool:
         """Propose an instruction; return whether the engine accepted it.
 
-        The engine refuses it while leadership moves; then the next leader plans its own.
+        The engine refuses while leadership moves; the next leader then plans its own instructions.
         """
         try:
             entry = self._engine.propose(command)

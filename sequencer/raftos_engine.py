@@ -334,7 +334,7 @@ class _Leader(raftos.Leader):
     def heartbeat(self) -> None:
         """Send heartbeats; in a cluster of one, that counts as hearing the majority."""
         self.state.engine.heartbeat()
-        if self.step_down_timer.is_active:  # not yet at the first heartbeat, which starts it
+        if self.step_down_timer.is_active:  # not before the first heartbeat has started it
             self.hear(())
 
     def hear(self, names: Iterable[str]) -> None:

@@ -28,8 +28,8 @@ class LatestReads:
 
         Args:
             engine: the consensus engine, which confirms reads.
-            first: a number, which the tickets follow. It must be far from the tickets of this
-                node's other starts, since a leader may still answer a request from one of those.
+            first: tickets count up from this number. It must be far from the tickets of this node's
+                other starts, since a leader may still answer a request from an earlier start.
         """
         self._engine = engine
         self._tickets = count(first + 1)

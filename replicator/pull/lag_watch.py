@@ -38,7 +38,7 @@ class _Heard(NamedTuple):
 
 
 class LagWatch(Generic[Node]):
-    """LagWatch: decides when to ask which node how far it has merged, and which node to leave.
+    """LagWatch: decides which node to ask next how far it has merged, and when to leave a node.
 
     The puller leaves its current node if another node has reported an end, and the current node,
     asked `lag_s` later, still reports an earlier end. If the current node does not answer, the

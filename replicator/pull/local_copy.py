@@ -163,7 +163,7 @@ class LocalCopy:
         self._timer: Timer | None = None
 
     def open(self) -> None:
-        """Open a log that is served (`grown` is given), even while no node is reachable.
+        """If the copy is served (`grown` is given), open its log now; no node has to be reachable.
 
         Call this before any `claim`.
         """

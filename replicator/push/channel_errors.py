@@ -76,5 +76,5 @@ class ChannelErrors:
         self._retry_at_s.pop(session, None)
 
     def reconnected(self) -> None:
-        """Forget the failures, because a new connection tries every session again."""
+        """Forget why sessions failed, because a new connection tries every session again."""
         self._reasons, self._codes, self._retry_at_s = {}, {}, {}

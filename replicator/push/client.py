@@ -265,7 +265,7 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions that cannot be merged, because no node has their archived beginning.
+        """Return the sessions that cannot be merged: no node has merged their archived beginning.
 
         These sessions were shipped to another cluster earlier, or this cluster has lost its state.
         """

@@ -37,7 +37,7 @@ class HeadersNews:
             self.save()
 
     def save(self) -> None:
-        """Save what the nodes' answers amount to, if that has changed; `OSError` if that fails."""
+        """Save the nodes' combined answer if it has changed; `OSError` if that fails."""
         if not self._said:
             return
         answers = sorted(set(self._said.values()))

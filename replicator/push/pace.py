@@ -31,8 +31,8 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
 class SessionRounds:
     """Calls a function for every session once a second, or less often if there are thousands.
 
-    The threads that sync the sessions of a process (`rt.log.write.sync_threads`) call it, for a few
-    sessions at a time, since the function may wait for the sessions' disk.
+    The threads that sync the sessions of a process (`rt.log.write.sync_threads`) call the function
+    for a few sessions at a time, since the function may wait for the sessions' disk.
 
     Threads: one of these threads at a time calls `turn`, which holds the lock `_turn`. A caller
     that must not act during a look takes this lock with `between`. The owner calls `start` and

@@ -206,7 +206,7 @@ class SessionWatcher:
             self._watched.discard(name)
 
     def _made(self, watch: Watch, paths: Iterable[str]) -> set[str]:
-        """Watch sessions whose directories were just created; return their names, to announce."""
+        """Watch sessions whose directories were just created; return the names to announce."""
         made = {os.path.split(each) for each in paths}
         new = {name for place, name in made if place == self._book.directory}
         new = {name for name in new if self._book.ships(name)}

@@ -27,7 +27,7 @@ from sequencer.peers.send_queue import MESSAGE_BYTES_MAX, SendQueue
 from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of
 
 _log: Final = logging.getLogger("sequencer.peers")
-_RECORD_BYTES: Final = 16 * 1024  # of TLS; sent whole or not at all
+_RECORD_BYTES: Final = 16 * 1024  # the most in one TLS record, which is sent whole or not at all
 _TURN_BYTES: Final = 1 << 20  # after reading this much, handle the messages before reading on
 _UNREAD_S: Final = UNACKNOWLEDGED_MS / 1000
 _START_S: Final = 3.0
@@ -471,7 +471,7 @@ class Peers:
         return sum(out.sent_bytes for out in self._out.values())
 
     def problems(self, members: Container[str]) -> dict[str, str]:
-        """Return the problem of each of these members that this node is not connected to."""
+        """Return, by name, the problem of each of these members that is not connected."""
         return {
             name: out.problem or "not connected yet"
             for name, out in self._out.items()

@@ -12,9 +12,9 @@ class RemovalVerdicts:
 
     If a node was away while it was removed, its own log still lists it, and no other node accepts
     its connections. The node learns of the removal only from the reason that the others give when
-    they refuse it. It believes this reason once a majority of the voters in its own log have given
-    it; each of them is authenticated by its certificate. So a single hostile member cannot stop a
-    healthy node: with three voters or more, it takes two. Honest members do not stop it by mistake
+    they refuse it. The node believes this reason once a majority of the voters in its log, proven
+    by their certificates, have given it. So a single hostile member cannot stop a healthy node:
+    with three voters or more, it takes two. Honest members do not stop a healthy node by mistake
     either: each gives the reason only after it has seen a decided configuration without the node,
     and a member that accepts the node again withdraws its verdict.
 
@@ -52,8 +52,8 @@ class RemovalVerdicts:
     def are_decisive(self, change: LastChange, name: str) -> bool:
         """Whether this node votes, and a majority of the voters refuse it as removed.
 
-        While a change of the members is undecided, both the voters before it and those after it
-        must have such a majority, and both configurations must list this node.
+        While a change of the members is undecided, both configurations, before and after the
+        change, must list this node, and a majority of the voters of each must refuse it.
 
         >>> from sequencer.raft.consensus import FOUNDER, Seat
         >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}
@@ -73,7 +73,7 @@ class RemovalVerdicts:
         return votes and all(self._is_majority(each, name) for each in lists)
 
     def _is_majority(self, seats: Configuration, name: str) -> bool:
-        """Whether the node is listed, and refused by other voters that are a majority of all."""
+        """Whether the node is listed, and the others refusing it are a majority of all voters."""
         voters = {each for each, seat in seats.items() if seat.votes}
         return name in seats and len(self._members & (voters - {name})) > len(voters) // 2
 

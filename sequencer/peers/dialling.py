@@ -46,7 +46,7 @@ class Silence(NamedTuple):
 
 
 class Turns:
-    """Turns: lets a few threads at a time dial an address, or one stream while nothing answers.
+    """Turns: lets a few threads dial an address at a time; while nothing answers, only one stream.
 
     Threads: any thread may call `at` and `give_up`. `_changed` guards all fields, and is notified
         whenever a turn ends.
@@ -61,7 +61,7 @@ class Turns:
 
     @contextmanager
     def at(self, address: Address, wait_s: float, again: Callable[[], None]) -> Iterator[None]:
-        """Hold a turn during the block, which dials; its `OSError` means that nothing answered.
+        """Hold a turn to dial an address; an `OSError` in the block means that nothing answered.
 
         Args:
             address: host and port.
@@ -152,7 +152,7 @@ class PeerDialer:
 
     Args:
         name: the member; its certificate must have this name.
-        addresses: where it may listen; each is tried in turn.
+        addresses: where the member may listen; each is tried in turn.
         context: returns the TLS client context for the next connection. The context offers the ALPN
             names that `alpns_of` returns for this node's cluster, and no others.
         objection: returns why the answering node is refused by its certificate; "" if it is not.

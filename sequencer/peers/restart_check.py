@@ -43,8 +43,9 @@ class RestartMessage(NamedTuple):
 
     Attributes:
         claim: the sender's claim.
-        confirmed: the random number of the receiver's start that the sender heard of last, and has
-            recorded unless `memory` contradicts it; 0 if it has heard of none.
+        confirmed: the random number of the receiver's latest start that the sender knows of; 0 if
+            the sender knows of none. The sender has recorded that start durably, unless `memory`
+            contradicts it.
         memory: what the sender remembers of the receiver, or None.
     """
 
@@ -84,7 +85,7 @@ def decode_restart(data: bytes) -> RestartMessage:
 
 
 class RestartCheck:
-    """RestartCheck: a node's claim, its memories of the others, and what they say of its claim."""
+    """RestartCheck: keeps a node's claim and its memories of others, and counts confirmations."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class RestartCheck:
     def is_over(self) -> bool:
         """Whether this node may take part in the consensus; never becomes false again.
 
-        It may once all other voters have confirmed its start, or a majority has and
+        It may take part once all other voters have confirmed its start, or once a majority has and
         `PATIENCE_TICKS` have passed.
         """
         if not self._is_over:

@@ -292,7 +292,7 @@ class Duties:
     def _order(self, term: int, instruction: Instruction) -> None:
         """Propose an instruction, unless the term in which it was ordered has ended.
 
-        In a later term it could undo newer orders.
+        In a later term, the instruction could undo newer ones.
         """
         engine = self._member.engine
         if engine.leads and engine.status().term == term:

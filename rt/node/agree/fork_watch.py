@@ -97,7 +97,7 @@ def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
 
 
 def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
-    """Return where a file's first range begins that `instruction` or a later one merged.
+    """Return the position of a file's first range that `instruction` or a later one merged.
 
     If there is none, return the end of the file's complete ranges. The latest ranges may not be
     indexed yet, so the search continues range by range where the index ends.

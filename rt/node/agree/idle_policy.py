@@ -158,7 +158,7 @@ class IdlePolicy:
             member.execution.saved_index < member.executor.ledger.index
             or member.restart_check.waits_for
             or member.proposals.stuck
-            or member.membership.doors.leaving  # ticks end how long a removed node is heard
+            or member.membership.doors.leaving  # ticks limit how long removed nodes stay connected
             or self._watch.is_deciding
         )
         return None if is_waiting else member.engine.quiescence

@@ -71,7 +71,7 @@ class Leadership:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the callback thread after the pending callbacks; wait for it for 60 s at most."""
+        """End the callback thread after the pending callbacks; wait at most 60 s for its end."""
         self._changes.put(None)
         if self._thread.is_alive():
             self._thread.join(_COMMAND_S)

@@ -66,7 +66,7 @@ class NodeSequencer:
         self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
         self._arrived: deque[Callable[[Mail], object]] = deque()  # each adds an item to the mail
-        self._heard: deque[tuple[str, bytes]] = deque()  # apart, since most mail is of this kind
+        self._heard: deque[tuple[str, bytes]] = deque()  # kept apart, as most mail is messages
         self._received: deque[str] = deque()
         self._questions: deque[Question] = deque()
         self._stopping = False
@@ -86,7 +86,7 @@ class NodeSequencer:
             self._heard.append((sender, each))
 
     def gone(self, member: str) -> None:
-        """Record that another node's process has ended; call this after `hear` got its messages."""
+        """Record that a node's process has ended; call this after `hear` got its last messages."""
         self._arrived.append(lambda mail: mail.gone.append(member))
         self.ring()
 
@@ -116,7 +116,7 @@ class NodeSequencer:
         self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Run a question between two steps, when the state does not change; return its answer.
+        """Run a question between two steps, while the state does not change; return its answer.
 
         Everything that arrived before the question is handled first.
 

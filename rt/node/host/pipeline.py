@@ -192,7 +192,7 @@ class NodePipeline:
             self.sequencer.ring()
 
     def mend_merged(self, damage: CorruptLog) -> None:
-        """Have a file of the merged log set aside soon in which a connection found damage.
+        """Request that a file of the merged log be set aside, as a connection found damage in it.
 
         This thread first checks that the damage is still there: several connections may report it,
         and the file may have been mended by now.

@@ -29,8 +29,8 @@ class StandbyGate:
     The node may start if another node has a confirmed leader. The node may also start if a mirror
     at the standby site still serves the node's log, since a promoted mirror no longer serves it.
     Finally, the node may start if it knows, or learns from an answer, that its log has ended; then
-    it serves no client, and seals its cluster. A node without a log is not asked about. In a
-    process with several streams, each stream asks about its own log only.
+    it serves no client, and seals its cluster. A node without a log may always start. In a process
+    with several streams, each stream asks about its own log only.
     """
 
     def __init__(
