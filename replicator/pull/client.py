@@ -128,11 +128,11 @@ class PullClient:
             keep: returns whether to keep the bytes of a file that the cluster has archived.
             sweep: called about once a second to archive files that need not be kept.
             start: where a new copy begins: with the file that holds this position.
-            grown: called with the end of the copy whenever it has moved.
+            grown: called whenever the copy has grown, with the position at which it continues.
             disk: the disk of the copy; the real one if not given.
             asks: asks nodes where the stream ends; made here if not given.
             loop: the event loop that serves the connection; made here if not given.
-            watch: decides when a node lags; it names nodes `host:port`. Made here if not given.
+            watch: decides which node to copy from, by `host:port`; made here if not given.
             known: the cluster's changing nodes, used instead of `nodes`; None to use `nodes` only.
             is_wanted: returns whether to be connected now; called at each turn, and after `wake`.
             near: mirrors that are preferred to nodes, in this order, unless they lag.
@@ -153,7 +153,7 @@ class PullClient:
         self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
         self._is_wanted, self._near = is_wanted, list(dict.fromkeys(near))
-        self._watch = watch or LagWatch(map(address_text, self._sources))
+        self._watch = watch or self._new_watch()
         self._others: tuple[Position, str] = START, ""  # the nodes' furthest end; the lag as text
         self._looking: Timer | None = None
         self._leaving = self._disk_error = ""  # why to leave; an error, until the copy grows
@@ -169,6 +169,10 @@ class PullClient:
         )  # fmt: skip
         self._loop, self._has_own_loop = loop, loop is None
         self._guard = ForkGuard("a PullClient", self._abandon)
+
+    def _new_watch(self) -> LagWatch[str]:
+        near = map(address_text, self._near)
+        return LagWatch(map(address_text, self._sources), near=near)
 
     def start(self) -> None:
         """Start copying.
@@ -332,9 +336,7 @@ class PullClient:
 
     def avoids(self, node: Address) -> bool:
         """Whether to try others first: `node` lags, or is not near while a near mirror keeps up."""
-        now_s = time.monotonic()
-        lags = {each: self._watch.avoids(address_text(each), now_s) for each in [node, *self._near]}
-        return lags[node] or (node not in self._near and not all(lags.values()))
+        return self._watch.puts_off(address_text(node), time.monotonic())
 
     def begin(self, link: Link) -> None:
         """Begin to copy over this connection."""
@@ -434,18 +436,6 @@ class PullClient:
         """Whether the copy does not come from a near mirror now; true without a connection."""
         return self._dialer.node not in map(address_text, self._near)
 
-    def _is_better(self, name: str, end: Position | None, place: Position) -> bool:
-        """Whether the mirror `name` is nearer than the present source, and has enough to switch.
-
-        It has enough if its `end` is at or after `place`, where this copy continued when the mirror
-        was asked. A mirror that has less than this copy would send nothing.
-        """
-        near = [address_text(each) for each in self._near]
-        if end is None or end < place or self._watch.avoids(name, time.monotonic()):
-            return False
-        current = near.index(self._dialer.node) if self._dialer.node in near else len(near)
-        return name in near[:current]
-
     def _next_place(self) -> Position:
         log = self._copy.log
         return START if log is None else log.appender.next_place
@@ -494,7 +484,7 @@ class PullClient:
         self._watch.heard(node, end, asked_s)
         self._note_others()
         why = self._watch.why_leave(asked_s)
-        if not why and self._dialer.node and self._is_better(node, end, place):
+        if not why and self._watch.is_nearer(node, end, place, asked_s):
             why = f"{node} is nearer, and has as much"
         if why:
             self._leaving = why

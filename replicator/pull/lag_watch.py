@@ -50,16 +50,22 @@ class LagWatch(Generic[Node]):
     """
 
     def __init__(
-        self, nodes: Iterable[Node], *, look_s: float = LOOK_S, lag_s: float = LAG_S
+        self,
+        nodes: Iterable[Node],
+        *,
+        near: Iterable[Node] = (),
+        look_s: float = LOOK_S,
+        lag_s: float = LAG_S,
     ) -> None:
         """Prepare; nothing is asked before a node is connected.
 
         Args:
             nodes: all nodes that may be copied from.
+            near: those of them that are preferred, in this order, unless they lag.
             look_s: time between two questions.
             lag_s: how long a node may lack bytes that another has.
         """
-        self._nodes = list(dict.fromkeys(nodes))
+        self._nodes, self._near = list(dict.fromkeys(nodes)), list(dict.fromkeys(near))
         self.look_s, self._lag_s = look_s, lag_s
         self._heard: dict[Node, _Heard] = {}
         self._answered: Node | None = None  # the node asked last, since the last `why_leave`
@@ -151,9 +157,35 @@ class LagWatch(Generic[Node]):
         return f"it has sent nothing after {self._place}, and {had}"
 
     def avoids(self, node: Node, now_s: float) -> bool:
-        """Whether to dial a node only if no other node can be reached."""
+        """Whether a node was left because it lagged, and may still lag."""
         lacked = self._avoided.get(node)
         return lacked is not None and now_s < lacked[1]
+
+    def puts_off(self, node: Node, now_s: float) -> bool:
+        """Whether to dial a node only if no other node can be reached.
+
+        This is so if the node is avoided, or if it is not near and some near node is not avoided.
+        """
+        if self.avoids(node, now_s):
+            return True
+        return node not in self._near and not all(self.avoids(each, now_s) for each in self._near)
+
+    def is_nearer(self, node: Node, end: Position | None, place: Position, now_s: float) -> bool:
+        """Whether to leave the current node for `node`, which is nearer and has enough.
+
+        It has enough if its end is at or after the copy's. A node with less would send nothing.
+
+        Args:
+            node: the node that was asked.
+            end: the end that it reported; None if it gave no answer.
+            place: where the copy continued when the node was asked.
+            now_s: the time in seconds.
+        """
+        current = self._current
+        if current is None or end is None or end < place or self.avoids(node, now_s):
+            return False
+        before = self._near.index(current) if current in self._near else len(self._near)
+        return node in self._near[:before]
 
     def _has_answered_late(self) -> bool:
         """Whether the current node was last asked when its time to reach the target was over."""

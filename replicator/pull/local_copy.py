@@ -48,7 +48,7 @@ class PulledLog:
         self._keep = keep
         self._bell: Bell | None = None
         self.damage: CorruptLog | None = None  # damage at the copy's end
-        grown(appender.end)  # a mirror serves what is here before it has reached a source
+        grown(appender.next_place)  # a mirror serves what is here before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
         """Return this copy for a connection; ring `bell` after each sync of it from now on."""
@@ -61,7 +61,7 @@ class PulledLog:
     def written(self) -> None:
         """Announce the copy's new end, which a sync makes durable within about a second."""
         end = self.appender.end
-        self._grown(end)
+        self._grown(self.appender.next_place)
         self.news.grown(News(end=end if self.appender.is_open else None))
 
     @property
@@ -135,7 +135,7 @@ class LocalCopy:
             sweep: called with the log about once a second, to archive files that need not be kept.
             disk: the disk.
             failed: called when the copy has stopped because of an error.
-            grown: called with the end of the copy whenever it has grown.
+            grown: called whenever the copy has grown, with the position at which it continues.
             ended: returns the statement that ended a log; None if the log has not ended.
 
         Raises:

@@ -112,6 +112,50 @@ def test_a_node_that_lacks_for_long_what_another_had_is_left_and_avoided_until_i
     assert not lags.avoids("n1", 9.0)
 
 
+def lagging(*near):
+    """A watch that has left n1 because it lags."""
+    made = LagWatch(["n1", "n2", "n3"], near=near, look_s=1.0, lag_s=5.0)
+    made.connected("n1", 0.0)
+    made.heard("n2", AT[4], 1.0)
+    made.heard("n1", AT[2], 6.0)
+    assert made.why_leave(6.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("near", "put_off"),
+    [
+        ([], {"n1"}),
+        (["n3"], {"n1", "n2"}),
+        (["n1"], {"n1"}),  # it lags, so no near node is preferred to the others
+        (["n1", "n3"], {"n1", "n2"}),
+    ],
+)
+def test_a_node_that_lags_is_dialled_last_and_a_near_one_that_does_not_first(near, put_off):
+    """Without near mirrors all nodes were put off alike, so one that lagged came first again."""
+    lags = lagging(*near)
+    assert {each for each in ("n1", "n2", "n3") if lags.puts_off(each, 7.0)} == put_off
+    rotation, rounds = Rotation(["n1", "n2", "n3"]), []
+    for _ in range(3):
+        rounds.append(rotation.next(lambda each: lags.puts_off(each, 7.0)))
+        rotation.progressed()
+    assert set(rounds) == {"n1", "n2", "n3", None} - put_off
+
+
+def test_a_nearer_node_is_gone_back_to_once_it_has_enough_and_does_not_lag():
+    """A mirror that has less than the copy would send nothing."""
+    lags = lagging("n1", "n3")
+    lags.connected("n2", 6.1)
+    assert lags.is_nearer("n3", AT[4], AT[4], 7.0)
+    assert not lags.is_nearer("n3", AT[2], AT[4], 7.0)
+    assert not lags.is_nearer("n3", None, START, 7.0)
+    assert not lags.is_nearer("n1", AT[4], AT[4], 7.0)  # until it has what it lacked
+    lags.connected("n3", 8.0)
+    lags.heard("n1", AT[4], 9.0)
+    assert lags.is_nearer("n1", AT[4], AT[4], 9.0)
+    assert not lags.is_nearer("n2", AT[4], AT[4], 9.0)
+
+
 @pytest.mark.parametrize(
     "heard",
     [

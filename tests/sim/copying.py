@@ -142,7 +142,7 @@ class Pull:
         world = self._puller.world
         if self._names != world.names:
             self._learn()
-        name = self._rotation.next(lambda node: self._watch.avoids(node, self._now_s))
+        name = self._rotation.next(lambda node: self._watch.puts_off(node, self._now_s))
         peer = None if name is None else world.nodes.get(name)
         if peer is None or not world.reaches(peer, self._puller):
             return

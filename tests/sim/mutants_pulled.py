@@ -5,6 +5,7 @@ from collections.abc import Callable
 from replicator.pull import mirror
 from replicator.pull.end_question import EndQuestion
 from replicator.pull.lag_watch import LagWatch
+from replicator.pull.local_copy import PulledLog
 from replicator.pull.mirror import MirrorFeed
 from replicator.wire.rotation import Rotation
 from rt.node.agree.latest import LatestRead
@@ -102,3 +103,22 @@ def goes_back_to_the_node_that_it_left() -> list[Patch]:
             "node = self._left.pop(0)", "node, self._left = self._left[0], []",
         )
     ]  # fmt: skip
+
+
+@pulling
+def puts_off_all_nodes_alike() -> list[Patch]:
+    """Without a near mirror a reader puts off every node, and so none of them."""
+    return [rewritten(LagWatch, "puts_off", "for each in self._near", "for each in [node]")]
+
+
+@pulling
+def stays_with_a_far_node() -> list[Patch]:
+    """A reader does not go back to a mirror that it prefers."""
+    return [(LagWatch, "is_nearer", lambda self, node, end, place, now_s: False)]
+
+
+@pulling
+def a_mirror_that_ended_a_file_reports_less_than_a_node() -> list[Patch]:
+    """A mirror reports where its bytes end, and not the next file, in which its copy continues."""
+    right = "self._grown(self.appender.next_place)"
+    return [rewritten(PulledLog, "written", right, "self._grown(end)")]

@@ -52,6 +52,7 @@ class PulledNemesis(MergeNemesis):
 class PulledCluster(ReadCluster):
     """Checks: a reader that stops has what was merged when it began; one that follows is close.
 
+    In the end a reader copies from a mirror that it prefers, if there is one.
     While a majority can talk, which is most of the time in these worlds, it must keep merging.
     """
 
@@ -90,14 +91,21 @@ class PulledCluster(ReadCluster):
             name = f"mirror{number}"
             self.mirrors[name] = Mirror(name, self, sources[-reading.choice([1, 2, 9]) :])
         everyone = [*names, *self.mirrors]
+        nearness = Random(f"{self.seed} near")
         self.followers = [
-            Follower(f"follower{number}", self, self._draw_sources(reading, everyone))
+            Follower(
+                f"follower{number}", self, self._draw_sources(reading, everyone),
+                self._draw_near(nearness),
+            )
             for number in range(2)
-        ]
+        ]  # fmt: skip
         self.stoppers = [
-            Stopper(f"stopper{number}", self, self._draw_sources(reading, everyone))
+            Stopper(
+                f"stopper{number}", self, self._draw_sources(reading, everyone),
+                self._draw_near(nearness),
+            )
             for number in range(2)
-        ]
+        ]  # fmt: skip
         late_us = max(self.late_us(len(each.sources)) for each in self.followers)
         self._remembered_us = late_us + STEP_US
         self.clock.after(STEP_US, self._read)
@@ -110,6 +118,12 @@ class PulledCluster(ReadCluster):
         if drawn < 0.7:
             return [chance.choice(list(self.mirrors))]
         return chance.sample(everyone, chance.randint(1, len(everyone)))
+
+    def _draw_near(self, chance: Random) -> list[str]:
+        """Draw the mirrors that a reader prefers, in order."""
+        if chance.random() < 0.5:
+            return []
+        return chance.sample(list(self.mirrors), chance.randint(1, len(self.mirrors)))
 
     def mirrors_of(self) -> dict[str, Mirror]:
         """Return all mirrors, by name."""
@@ -195,6 +209,8 @@ class PulledCluster(ReadCluster):
         )
         if not has_stopped or any(each.place < self.stream.end for each in copies):
             return False
+        if any(each.near and each.source not in each.near for each in self.followers):
+            return False  # it must find out that a mirror that it prefers has everything, too
         for each in copies:
             self.stream.compare(each.name, each.disk, START, self.stream.end)
         return True
@@ -203,7 +219,10 @@ class PulledCluster(ReadCluster):
         copies = [*self.followers, *self.mirrors.values()]
         return [
             f"the stream ends at {self.stream.end}",
-            *[f"{each.name} of {each.sources} at {each.place}" for each in copies],
+            *[
+                f"{each.name} of {each.sources}, near {each.near}, at {each.source}: {each.place}"
+                for each in copies
+            ],
             *[f"{each.name} of {list(each.sources)}: {each.state()}" for each in self.stoppers],
             *super().states(),
         ]

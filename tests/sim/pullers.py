@@ -142,8 +142,11 @@ class Copier:
 
     rotted = relays = False
 
-    def __init__(self, name: str, world: "ReadCluster", sources: Sequence[str]) -> None:
-        self.name, self.world, self.sources = name, world, list(sources)
+    def __init__(
+        self, name: str, world: "ReadCluster", sources: Sequence[str], near: Sequence[str] = ()
+    ) -> None:
+        self.name, self.world = name, world
+        self.sources, self.near = list(dict.fromkeys([*near, *sources])), list(near)
         self.chance = Random(f"{world.seed} {name}")
         self.disk = SimDisk(self.chance)
         self.life = 1
@@ -156,14 +159,17 @@ class Copier:
         appender.recover()
         finish_archiving(self.disk, OUT, appender.manifest)
         self.copy = PulledLog(appender, lambda _entry: False, self.grown)
-        self.watch: LagWatch[str] = LagWatch(self.sources, look_s=LOOK_S, lag_s=LAG_S)
+        self.watch: LagWatch[str] = LagWatch(
+            self.sources, near=self.near, look_s=LOOK_S, lag_s=LAG_S
+        )
         self._rotation: Rotation[str] = Rotation(self.sources)
         self._pipe: Pipe | None = None
         self._source: tuple[str, int] = ("", 0)
         # what the source had when everything was carried
         self._seen: tuple[object, ...] | None = None
         self._rest_us = 0
-        self._looks: list[tuple[int, str, float]] = []  # due time, source, and time of the question
+        # due time, source, time of the question, and where the copy continued then
+        self._looks: list[tuple[int, str, float, Position]] = []
 
     def grown(self, end: Position) -> None:
         """Note that there is more."""
@@ -182,12 +188,19 @@ class Copier:
             self.world.leaves(self._source[0])
             self.world.trace(f"{self.name} leaves {self._source[0]}: {why}")
             self.hang_up()
-        if self._pipe is not None and not self.is_connected:
+        if self._pipe is not None and (self._nearer or not self.is_connected):
+            if self._nearer:
+                self.world.trace(f"{self.name} leaves {self._source[0]}: {self._nearer} is nearer")
             self.hang_up()
         if self._pipe is None and now_us >= self._rest_us:
             self._dial(now_us)
         if self._pipe is not None:
             self._carry(self._pipe)
+
+    @property
+    def source(self) -> str:
+        """Return the name of its present source; "" if there is none."""
+        return self._source[0]
 
     @property
     def is_connected(self) -> bool:
@@ -197,17 +210,22 @@ class Copier:
         return source is not None and source.life == life and self.world.reads_from(self, source)
 
     def _look(self, now_s: float, now_us: int) -> None:
-        for due_us, name, asked_s in list(self._looks):
+        self._nearer = ""
+        for look in list(self._looks):
+            due_us, name, asked_s, place = look
             if now_us >= due_us:
-                self._looks.remove((due_us, name, asked_s))
+                self._looks.remove(look)
                 source = self.world.sources[name]
-                is_there = self.world.reads_from(self, source)
-                self.watch.heard(name, source.merged_end if is_there else None, asked_s)
+                end = source.merged_end if self.world.reads_from(self, source) else None
+                self.watch.heard(name, end, asked_s)
+                if self.watch.is_nearer(name, end, place, asked_s):
+                    self._nearer = name
         if not self._looks and (node := self.watch.due(now_s)) is not None:
-            self._looks.append((now_us + self.chance.choice([1_000, 4_000]), node, now_s))
+            due_us = now_us + self.chance.choice([1_000, 4_000])
+            self._looks.append((due_us, node, now_s, self.place))
 
     def _dial(self, now_us: int) -> None:
-        name = self._rotation.next(lambda node: self.watch.avoids(node, self.world.now_s))
+        name = self._rotation.next(lambda node: self.watch.puts_off(node, self.world.now_s))
         self._rest_us = now_us + (REST_US if name is None else DIAL_US)
         if name is None:
             return
@@ -398,8 +416,10 @@ class Stopper:
     Each ends with everything that was merged when it began, and not before.
     """
 
-    def __init__(self, name: str, world: "ReadCluster", sources: Sequence[str]) -> None:
-        self.name, self.world, self._sources = name, world, sources
+    def __init__(
+        self, name: str, world: "ReadCluster", sources: Sequence[str], near: Sequence[str] = ()
+    ) -> None:
+        self.name, self.world, self._sources, self._near = name, world, sources, near
         self.done = 0
         self._copier: Follower | None = None
         self._question: Question | None = None
@@ -413,12 +433,13 @@ class Stopper:
     @property
     def sources(self) -> Sequence[str]:
         """Return the sources that it may copy from."""
-        return self._sources
+        return [*self._sources, *self._near]
 
     def step(self) -> None:
         """Begin, continue, or end."""
         if self._copier is None:
-            self._copier = Follower(f"{self.name}.{self.done}", self.world, self._sources)
+            name = f"{self.name}.{self.done}"
+            self._copier = Follower(name, self.world, self._sources, self._near)
         self._copier.step()
         if self._question is None:
             if self.world.clock.now_us >= self._rest_us:
