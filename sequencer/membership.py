@@ -170,8 +170,8 @@ class Membership:
             self._dial(self._dialled.copy())
             self.doors = self.doors._replace(leaving=frozenset(self._leaving))
         change = self._engine.last_change
-        decided = change.now if change.index else {self._name: Seat(FOUNDER)}
-        return _PLACE.pack(change.term, change.index) + pack_configuration(decided)
+        seats = change.now if change.index else {self._name: Seat(FOUNDER)}
+        return _PLACE.pack(change.term, change.index) + pack_configuration(seats)
 
     def receive(self, sender: str, body: bytes) -> None:
         """Handle another node's announcement.
