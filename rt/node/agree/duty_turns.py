@@ -16,7 +16,7 @@ from rt.node.agree.sequencer import NodeSequencer
 # runs them, so that the loop can serve other streams, clients and pullers meanwhile. The mean
 # decides, not one slow step: handing a step to a thread costs two wake-ups, which is too much for a
 # lone message on a fast disk.
-SLOW_S: Final = 0.01
+SLOW_S: Final = 0.003
 
 
 class DutyTurns:
