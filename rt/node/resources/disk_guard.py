@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 import time
 from typing import Final
 
@@ -25,9 +24,9 @@ class DiskGuard:
     The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
 
     Threads:
-        Any thread may ask, or set `reserve`, the bytes to keep free. `measure` writes `available`,
-        `is_closed` and `_looked_s` under `_lock`; they are read without it, so an answer may be one
-        measurement old. The rest never changes.
+        Any thread may ask, measure, or set `reserve`, the bytes to keep free. Each measurement
+        replaces `available`, `is_closed` and `_looked_s`, so an answer may be one measurement old.
+        Two threads that measure at once may both log a change. The rest never changes.
     """
 
     def __init__(self, node: str, path: str, reserve: int) -> None:
@@ -44,7 +43,6 @@ class DiskGuard:
         self._path = path
         self.reserve = reserve
         self._looked_s = float("-inf")
-        self._lock = threading.Lock()
 
     def demand_room(self) -> None:
         """Raise `Refused` while there is no room.
@@ -69,17 +67,15 @@ class DiskGuard:
 
     def measure(self) -> None:
         """Measure the room now."""
-        with self._lock:
-            self._looked_s = time.monotonic()
-            facts = os.statvfs(self._path)
-            self.available = facts.f_bavail * facts.f_frsize
-            enough = self.reserve * (REOPENS if self.is_closed else 1)
-            closed = self.available < enough
-            if closed != self.is_closed:
-                self.is_closed = closed
-                word = "refuses" if closed else "takes"
-                _log.log(
-                    logging.ERROR if closed else logging.WARNING,
-                    "node %s %s new data: %s are free, and it keeps %s",
-                    self._node, word, size_text(self.available), self.kept,
-                )  # fmt: skip
+        self._looked_s = time.monotonic()
+        facts = os.statvfs(self._path)
+        self.available = available = facts.f_bavail * facts.f_frsize
+        was_closed = self.is_closed
+        self.is_closed = closed = available < self.reserve * (REOPENS if was_closed else 1)
+        if closed != was_closed:
+            word = "refuses" if closed else "takes"
+            _log.log(
+                logging.ERROR if closed else logging.WARNING,
+                "node %s %s new data: %s are free, and it keeps %s",
+                self._node, word, size_text(available), self.kept,
+            )  # fmt: skip
