@@ -1,6 +1,5 @@
 """ColumnsCheck: detects frames whose messages cannot be decoded, before a node accepts them."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -43,7 +42,8 @@ class ColumnsCheck:
     it when there is budget again. Until then, readers of the log may find that the frame cannot be
     decoded, and treat it according to their policy.
 
-    Threads: any; `_lock` guards `_left` and `_filled_s`. `late` has a lock of its own.
+    Threads: any. `_budget` is replaced as a whole. Two threads that charge it at once may lose one
+        of the charges, so that a frame more is decompressed; nothing depends on an exact budget.
     """
 
     def __init__(
@@ -55,9 +55,7 @@ class ColumnsCheck:
         """Decompress at most `bytes_s` bytes a second, in bursts of at most `burst_bytes`."""
         self._bytes_s, self._burst_bytes = bytes_s, burst_bytes
         self._clock = clock
-        self._lock = threading.Lock()
-        self._left = float(burst_bytes)
-        self._filled_s = clock()
+        self._budget = float(burst_bytes), clock()  # bytes left, and when it was filled
         self.late = LateCheck(self.charge)
 
     def check(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
@@ -83,11 +81,8 @@ class ColumnsCheck:
 
     def charge(self, count: int) -> bool:
         """Charge `count` bytes to the budget for decompression; False if fewer are left."""
-        with self._lock:
-            now_s = self._clock()
-            self._left += self._bytes_s * (now_s - self._filled_s)
-            self._left, self._filled_s = min(float(self._burst_bytes), self._left), now_s
-            if self._left < count:
-                return False
-            self._left -= count
-            return True
+        now_s, (left, filled_s) = self._clock(), self._budget
+        left = min(float(self._burst_bytes), left + self._bytes_s * (now_s - filled_s))
+        is_enough = left >= count
+        self._budget = left - count * is_enough, now_s
+        return is_enough
