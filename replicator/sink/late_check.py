@@ -2,9 +2,9 @@
 
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from rt.errors import FrameError, Refused, spoken
@@ -18,6 +18,7 @@ from rt.log.files.disk import File
 from rt.log.write.appender import Appender
 from rt.net.loop.chore import Chore
 from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.turns import Act
 from rt.position import Position
 
 _log: Final = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ class LateCheck:
     unchecked frames only at a restart. A file in a copy's directory records that the copy is
     poisoned, so that this is known after a restart, too.
 
-    Threads: any thread may call any method except `turn`, which one thread at a time calls. `_lock`
-        guards `_spans`, to which connections add what another thread checks. `poisoned` is replaced
-        as a whole under `_lock`, and read without it. `noted` is set before there are connections,
-        and called whenever `_spans` was empty and gets a span.
+    Threads: any thread may call any method except `turn`, which one thread at a time calls. Only
+        the loop changes `_spans`: connections and `turn` post to it. `poisoned` only gets further
+        items, from any thread. `post` and `noted` are set before there are connections; the loop
+        calls `noted` whenever `_spans` was empty and gets a span.
     """
 
     def __init__(self, has_budget: Callable[[int], bool]) -> None:
@@ -58,10 +59,10 @@ class LateCheck:
                 fewer are left.
         """
         self._has_budget = has_budget
-        self._lock = threading.Lock()
         self._spans: dict[str, _Span] = {}  # by directory
+        self.post: Callable[[Act], object] = lambda act: act()  # has the loop call a function
         self.noted: Callable[[], None] = lambda: None
-        self.poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
+        self.poisoned: dict[tuple[str, str], str] = {}  # why, by directory and log id
 
     @property
     def is_busy(self) -> bool:
@@ -80,18 +81,19 @@ class LateCheck:
     @property
     def unchecked(self) -> frozenset[str]:
         """The directories of copies with unchecked frames."""
-        with self._lock:
-            return frozenset(self._spans)
+        return frozenset(self._spans)
 
     def record(self, log: Appender, skipped: Sequence[Position]) -> None:
         """Record which frames, now in the copy, were accepted unchecked."""
-        if not skipped:
-            return
-        with self._lock:
-            known = self._spans.get(log.directory)
-            first = known.first if known is not None and known.log is log else skipped[0]
-            is_first = not self._spans
-            self._spans[log.directory] = _Span(log, first, skipped[-1])
+        if skipped:
+            self.post(partial(self._add, _Span(log, skipped[0], skipped[-1])))
+
+    def _add(self, span: _Span) -> None:
+        directory, is_first = span.log.directory, not self._spans
+        known = self._spans.get(directory)
+        if known is not None and known.log is span.log:
+            span = replace(span, first=known.first)
+        self._spans[directory] = span
         if is_first:
             self.noted()
 
@@ -117,22 +119,19 @@ class LateCheck:
         Raises:
             OSError: a log cannot be read, or the record that it is poisoned cannot be written.
         """
-        with self._lock:
-            spans = list(self._spans.values())
-        for span in spans:
-            self._advance(span, self._check(span))
+        for span in list(self._spans.values()):
+            self.post(partial(self._advance, span, self._check(span)))
 
     def _advance(self, span: _Span, reached: Position) -> None:
         """Record how far a span was checked; forget the span if nothing of it is left to check."""
         directory = span.log.directory
-        with self._lock:
-            now = self._spans.get(directory)
-            if now is None or now.log is not span.log:
-                return  # another copy was begun
-            if reached > now.last:
-                del self._spans[directory]
-            else:
-                self._spans[directory] = _Span(now.log, reached, now.last)
+        now = self._spans.get(directory)
+        if now is None or now.log is not span.log:
+            return  # another copy was begun
+        if reached > now.last:
+            del self._spans[directory]
+        else:
+            self._spans[directory] = replace(now, first=reached)
 
     def _check(self, span: _Span) -> Position:
         """Check a span's frames; return where to continue: past its last frame if it is done."""
@@ -155,23 +154,24 @@ class LateCheck:
         self._remember(log, why)
 
     def _remember(self, log: Appender, why: str) -> None:
-        with self._lock:
-            self.poisoned = {**self.poisoned, _key(log): why}
+        self.poisoned[_key(log)] = why
 
 
 def late_checks(check: LateCheck, loop: EventLoop) -> Chore:
     """Return a chore that runs a `LateCheck` once a second while there is something to check."""
 
     def turn() -> float | None:
+        if not check.unchecked:
+            return None
         try:
             check.turn()
         except OSError as error:
             _log.warning("frames cannot be checked: %s; it is tried again", spoken(error))
             return _FAILED_S
-        return PERIOD_S if check.unchecked else None
+        return PERIOD_S
 
     chore = Chore(loop, turn)
-    check.noted = lambda: chore.begin(PERIOD_S)
+    check.post, check.noted = loop.post, lambda: chore.begin(PERIOD_S)
     return chore
 
 

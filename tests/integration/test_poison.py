@@ -266,6 +266,34 @@ def test_a_check_goes_on_where_the_budget_ended(copies, roll_after):
     assert len(taken) == 4  # three small frames a turn, each for 16 KiB
 
 
+def test_frames_that_come_during_a_check_are_checked_by_the_next_one(copies):
+    """The check would have forgotten the copy at its end, and with it what it had not looked at."""
+    posted, noted = [], []
+    copies.check.post = posted.append
+    copies.check.noted = lambda: noted.append(True)
+
+    def loop():
+        while posted:
+            posted.pop(0)()
+
+    copies.fill("jfk", [good])
+    log = copies.logs["jfk"]
+    loop()
+    copies.left = 10 * MIB
+    copies.check.turn()  # what it did is posted, and comes after this:
+    copies.check.record(log, [log.end])
+    posted.insert(0, posted.pop())
+    loop()
+    assert copies.check.unchecked == {log.directory}
+    assert noted == [True], "a turn follows anyway"
+    copies.check.turn()
+    loop()
+    assert not copies.check.unchecked
+    copies.check.record(log, [log.end])
+    loop()
+    assert noted == [True, True]
+
+
 def test_memory_does_not_grow_with_what_is_unchecked(copies):
     """Frames come faster than they are checked for as long as a publisher likes."""
     copies.fill("jfk", [good] * 500)
