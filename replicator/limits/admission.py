@@ -1,6 +1,5 @@
 """Admission: which connections a server accepts, before and after it knows their certificates."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -108,14 +107,13 @@ class Admission:
     handshakes. A genuine handshake takes milliseconds, and is ended only if it is the oldest one
     from its address.
 
-    Threads: any thread may call any method; `_lock` guards all fields except `limits`, which is
-        replaced as a whole.
+    Threads: only the server's loop calls the methods; `limits` is replaced as a whole, by any
+        thread.
     """
 
     def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
-        self._lock = threading.Lock()
         self._handshakes: dict[object, str] = {}  # address of each, oldest first
         self._admitted: dict[object, str] = {}  # holder of each
         self._accounts: dict[str, _Account] = {}  # by holder
@@ -123,12 +121,11 @@ class Admission:
     def knock(self, key: object, host: str) -> object | None:
         """Count a new handshake; return the key of an older one to end in its place, or None."""
         address = network_of(host)
-        with self._lock:
-            victim = self._victim(address)
-            if victim is not None:
-                del self._handshakes[victim]
-            self._handshakes[key] = address
-            return victim
+        victim = self._victim(address)
+        if victim is not None:
+            del self._handshakes[victim]
+        self._handshakes[key] = address
+        return victim
 
     def admit(self, key: object, identity: PeerIdentity) -> None:
         """Accept a connection whose certificate was verified, and count it.
@@ -138,24 +135,22 @@ class Admission:
                 `busy`, the server is full, or this name has too many connections, or connects too
                 often.
         """
-        with self._lock:
-            if key not in self._handshakes:
-                raise Refused("displaced", "this handshake was ended for a newer one")
-            holder = _holder(identity)
-            account = self._account(holder)
-            self._check(account, identity)
-            account.tokens -= 1
-            account.connections += 1
-            self._admitted[key] = holder
-            del self._handshakes[key]
+        if key not in self._handshakes:
+            raise Refused("displaced", "this handshake was ended for a newer one")
+        holder = _holder(identity)
+        account = self._account(holder)
+        self._check(account, identity)
+        account.tokens -= 1
+        account.connections += 1
+        self._admitted[key] = holder
+        del self._handshakes[key]
 
     def leave(self, key: object) -> None:
         """Stop counting a connection or handshake; does nothing if it is not counted."""
-        with self._lock:
-            self._handshakes.pop(key, None)
-            holder = self._admitted.pop(key, None)
-            if holder is not None:
-                self._accounts[holder].connections -= 1
+        self._handshakes.pop(key, None)
+        holder = self._admitted.pop(key, None)
+        if holder is not None:
+            self._accounts[holder].connections -= 1
 
     def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
         """Charge a peer for bytes in both directions, and for the messages that it has sent.
@@ -168,18 +163,16 @@ class Admission:
             cost_s = messages / (_NODE_MESSAGES * limits.identity_messages_s)
         else:
             cost_s = max(size / limits.identity_bytes_s, messages / limits.identity_messages_s)
-        with self._lock:
-            return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
+        return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
 
     def request(self, identity: PeerIdentity) -> float:
         """Charge for a request on an open connection; return how many seconds to delay it.
 
         A request costs an eighth of a new connection, from the same budget.
         """
-        with self._lock:
-            account = self._account(_holder(identity))
-            account.tokens -= _REQUEST_TOKENS
-            return max(0.0, -account.tokens / self.limits.identity_connects_s)
+        account = self._account(_holder(identity))
+        account.tokens -= _REQUEST_TOKENS
+        return max(0.0, -account.tokens / self.limits.identity_connects_s)
 
     def ask(self, identity: PeerIdentity) -> AnswerTurn:
         """Charge for a question before it is answered; return when to answer it.
@@ -188,11 +181,10 @@ class Admission:
         of one name are answered one after another. Call `answered` afterwards to correct the
         charge.
         """
-        with self._lock:
-            account = self._account(_holder(identity))
-            expected_s, now_s = account.answer_s, self._clock()
-            held_s = account.answers.spend(expected_s, now_s) - expected_s
-            return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
+        account = self._account(_holder(identity))
+        expected_s, now_s = account.answer_s, self._clock()
+        held_s = account.answers.spend(expected_s, now_s) - expected_s
+        return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
 
     def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
         """Replace the charge of `turn` by the cost of the answer.
@@ -200,11 +192,10 @@ class Admission:
         The answer had `size` bytes, and took `seconds` of processor time.
         """
         cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
-        with self._lock:
-            account = self._account(_holder(identity))
-            account.answers.spend(cost_s - turn.expected_s, self._clock())
-            account.answers.spent_s = min(account.answers.spent_s, _ANSWER_HELD_S)
-            account.answer_s = cost_s
+        account = self._account(_holder(identity))
+        account.answers.spend(cost_s - turn.expected_s, self._clock())
+        account.answers.spent_s = min(account.answers.spent_s, _ANSWER_HELD_S)
+        account.answer_s = cost_s
 
     def claim_session(self, identity: PeerIdentity, session: str) -> None:
         """Count a session that a peer pushes; a node's sessions are not counted.
@@ -216,11 +207,10 @@ class Admission:
         if identity.is_node:
             return  # a node relays sessions that publishers were granted
         now_s, most = self._clock(), self.limits.identity_sessions
-        with self._lock:
-            sessions = self._account(_holder(identity)).sessions
-            if not sessions.admit(session, most, now_s):
-                words = f"{identity.name!r} pushes {len(sessions.claimed_s)} sessions a day already"
-                raise Refused("sessions", f"{words}; identity_sessions allows no more")
+        sessions = self._account(_holder(identity)).sessions
+        if not sessions.admit(session, most, now_s):
+            words = f"{identity.name!r} pushes {len(sessions.claimed_s)} sessions a day already"
+            raise Refused("sessions", f"{words}; identity_sessions allows no more")
 
     def _victim(self, address: str) -> object | None:
         counts = Counter(self._handshakes.values())

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from replicator.host import Bell, Inbox
 from replicator.limits.admission import Admission, ServerLimits
@@ -42,6 +42,7 @@ from rt.net.tls import Contexts, accept
 from rt.text import printable
 from rt.version import SOFTWARE
 
+Answer = TypeVar("Answer")
 _log: Final = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 _BACKLOG: Final = 128
@@ -76,9 +77,9 @@ class Server:
     Threads: the loop accepts connections. Each connection has a thread for its handshake and
     greeting, and another for its end; any other thread may call `stop`. The condition `_gone`
     guards `_connections` and each connection's `sock`, `is_ended` and `stream`, and notifies when a
-    connection is removed. Only a connection's own threads use its `about`. `admission` and `_lines`
-    have locks of their own; the loop changes the records and quotas of streams. `_stopping` is set
-    once and read by all. `__init__` sets the other fields.
+    connection is removed. Only a connection's own threads use its `about`. `_lines` has a lock of
+    its own; the loop calls `admission`, and changes the records and quotas of streams. `_stopping`
+    is set once and read by all. `__init__` sets the other fields.
     """
 
     def __init__(
@@ -168,6 +169,17 @@ class Server:
         self.admission.limits = limits
         self.memory.share_bytes = limits.identity_memory_bytes
 
+    def ask_admission(self, question: Callable[[Admission], Answer]) -> Answer:
+        """Have the loop charge a peer or admit it; return what `question` returned.
+
+        Raises:
+            Refused: the admission refuses the peer, or the loop has ended.
+        """
+        answers: list[Answer] = []
+        if not self._loop.call(lambda: answers.append(question(self.admission))):
+            raise Refused("stopping", "the server has ended")
+        return answers[0]
+
     @property
     def connections(self) -> int:
         """The number of open connections."""
@@ -240,7 +252,7 @@ class Server:
             self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
 
     def _drop(self, connection: ServedConnection) -> None:
-        self.admission.leave(connection)
+        self._loop.post(partial(self.admission.leave, connection))
         with self._gone:
             self._connections.pop(connection, None)
             connection.sock.close()
@@ -323,7 +335,7 @@ class Server:
             connection.alpn = alpn or ""
             if peer.is_node and (why := self._streams.objection(peer, connection.alpn)):
                 raise Refused("not-a-member", why)
-            self.admission.admit(connection, peer)
+            self.ask_admission(lambda each: each.admit(connection, peer))
             connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
@@ -483,11 +495,13 @@ class Server:
     ) -> Inbox:
         host = served.host
         check_log(log, host.stream, peer)
-        self.admission.claim_session(peer, f"{host.stream}/{log.name}")
-        if not peer.is_node and not self._loop.call(
-            partial(served.quotas.claim_session, peer.name, log.name)
-        ):
-            raise Refused("stopping", "the server has ended")
+
+        def charge(admission: Admission) -> None:
+            admission.claim_session(peer, f"{host.stream}/{log.name}")
+            served.quotas.claim_session(peer.name, log.name)
+
+        if not peer.is_node:
+            self.ask_admission(charge)
         return host.claim(log, peer.name, bell, relays=peer.is_node)
 
 

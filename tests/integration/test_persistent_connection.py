@@ -134,7 +134,8 @@ def test_requests_are_held_where_a_peer_makes_too_many(certs, subscriber):
     """Without handshakes, only this bounds how often one certificate may ask."""
     held = []
     limits = SimpleNamespace(request=lambda peer: held.append(peer) or 0.0)
-    admin = echoing(admission=lambda: limits)
+    server = SimpleNamespace(ask_admission=lambda question: question(limits))
+    admin = echoing(server=lambda: server)
     with closing(serving(certs, admin)) as site, client_of(site, subscriber) as client:
         for number in range(4):
             said(client, number)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from replicator.limits.admission import Admission
+from replicator.serve.server import Server
 from rt.errors import RtError
 from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import send_all
@@ -120,12 +120,12 @@ class SharedAnswers:
 class AnswerMeter:
     """AnswerMeter: charges peers for the processor time and bytes of their answers.
 
-    Threads: any thread may call any method; the admission has a lock of its own.
+    Threads: any thread may call any method; the server's loop does the charging.
     """
 
-    def __init__(self, admission: Callable[[], Admission] | None = None) -> None:
-        """Prepare; `admission` returns the object that charges peers; None charges none."""
-        self._admission = admission
+    def __init__(self, server: Callable[[], Server] | None = None) -> None:
+        """Prepare; `server` returns the server whose admission charges peers; None charges none."""
+        self._server = server
 
     def send(
         self,
@@ -146,11 +146,11 @@ class AnswerMeter:
             is_last: whether the answer ends the connection; the connection's cost is then charged
                 too.
         """
-        if self._admission is None:
+        if self._server is None:
             send_all(sock, make(), time.monotonic() + patience_s)
             return
-        admission, answer = self._admission(), b""
-        turn = admission.ask(peer)
+        server, answer = self._server(), b""
+        turn = server.ask_admission(lambda admission: admission.ask(peer))
         if turn.held_s:
             time.sleep(turn.held_s)
         began_s = time.thread_time()
@@ -159,7 +159,8 @@ class AnswerMeter:
             send_all(sock, answer, time.monotonic() + patience_s)
         finally:
             seconds = time.thread_time() - began_s + (_CONNECTION_S if is_last else 0.0)
-            admission.answered(peer, turn, seconds, len(answer))
+            size = len(answer)
+            server.ask_admission(lambda admission: admission.answered(peer, turn, seconds, size))
 
 
 def dated(answer: bytes, now_ns: int) -> bytes:

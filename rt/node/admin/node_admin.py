@@ -14,7 +14,7 @@ from typing import Final
 from archiver.decide import DiskReport, demand_disks
 from archiver.lease import LEASES_MAX, Lease, new_lease
 from archiver.policy import policy_of
-from replicator.limits.admission import Admission
+from replicator.serve.server import Server
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
@@ -135,7 +135,7 @@ class NodeAdmin:
         audit: AuditLog | None = None,
         *,
         copies: Inboxes | None = None,
-        admission: Callable[[], Admission] | None = None,
+        server: Callable[[], Server] | None = None,
         is_own: bool = True,
         votes: Callable[[str], bool] = lambda _name: True,
         served: Callable[[], Position] | None = None,
@@ -153,7 +153,7 @@ class NodeAdmin:
             archiver: this node's retention.
             audit: records changes; None to record nothing.
             copies: this node's copies of sessions; None to answer nothing about sessions.
-            admission: returns the admission that charges peers for requests; None to charge
+            server: returns the server whose admission charges peers for requests; None to charge
                 nothing.
             is_own: whether publishers whose grants name no stream may push here.
             votes: returns whether a node is a voting member.
@@ -168,8 +168,8 @@ class NodeAdmin:
         self._audit, self._settings, self._sequencer = audit, settings, sequencer
         self._view: Callable[[], NodeView] = lambda: sequencer.view
         self._member, self._archiver = member, archiver
-        self._admission, self._successions = admission, successions
-        self._meter = AnswerMeter(admission)
+        self._server, self._successions = server, successions
+        self._meter = AnswerMeter(server)
         self._shared, self._prospects = SharedAnswers(), SharedAnswers()
         self._numbers = count(1)
         self._hear_standby: Callable[[PeerIdentity, Position], None] = lambda _peer, _position: None
@@ -293,8 +293,8 @@ class NodeAdmin:
             line = receive_line_or_end(sock, REQUEST_BYTES_MAX, end_s)
         except TimeoutError:
             return b""
-        if line and self._admission is not None:
-            time.sleep(self._admission().request(identity))
+        if line and self._server is not None:
+            time.sleep(self._server().ask_admission(lambda each: each.request(identity)))
         return line
 
     def answer(

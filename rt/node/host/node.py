@@ -111,7 +111,7 @@ class Node:
         self._about = about
         self._ending = Ending(self._halt, about)
         self._answers = SharedAnswers()
-        self._meter = AnswerMeter(lambda: self.port.server.admission)
+        self._meter = AnswerMeter(lambda: self.port.server)
         self._leadership = Leadership(settings.name, settings.stream, on_role)
         self.directory = directory = NodeDirectory(settings)
         try:
@@ -262,7 +262,7 @@ class Node:
         return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
-            admission=lambda: self.port.server.admission,
+            server=lambda: self.port.server,
             votes=self._admission.votes, served=lambda: pipeline.feeds.end,
             gate=self._levels, successions=self._successions,
         )  # fmt: skip
