@@ -187,7 +187,8 @@ class PushClient:
         if self._guard.is_copy:
             return
         self._in_loop(partial(self._leave, session))
-        with self._rounds.between(), suppress(OSError):
+        self._rounds.await_turn()  # it may be looking at this session, as it will not any more
+        with suppress(OSError):
             self._releaser.look_at(session, last=True)
             self._releaser.forget(session)
             self._notes.withdraw(session)

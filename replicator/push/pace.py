@@ -2,11 +2,9 @@
 
 import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
@@ -34,16 +32,14 @@ class SessionRounds:
     The threads that sync the sessions of a process (`rt.log.write.sync_threads`) call the function
     for a few sessions at a time, since the function may wait for the sessions' disk.
 
-    Threads: one of these threads at a time calls `turn`, which holds the lock `_turn`. A caller
-    that must not act during a look takes this lock with `between`. The owner calls `start` and
-    `stop`.
+    Threads: one of these threads at a time calls `turn`, which alone uses `_left` and `_rest_s`.
+    The owner calls `start` and `stop`; any thread may call `await_turn`.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
         """Prepare to call `look_at` for each session in `names()`; `names` may raise `OSError`."""
         self._names = names
         self._look_at = look_at
-        self._turn = threading.Lock()
         self._left: deque[str] = deque()
         self._rest_s = 0.0
         self._threads: SyncThreads | None = None
@@ -61,22 +57,22 @@ class SessionRounds:
         if self._threads is not None:
             self._threads.leave(self)
 
-    def between(self) -> AbstractContextManager[object]:
-        """Return a context manager; inside its block, no session is looked at."""
-        return self._turn
+    def await_turn(self) -> None:
+        """Wait for a turn that is under way; what `look_at` skips by now is then left alone."""
+        if self._threads is not None:
+            self._threads.await_turn(self)
 
     def turn(self) -> float:
         """Look at a few sessions; return the seconds until the next turn."""
-        with self._turn:
-            if not self._left:
-                try:
-                    self._left.extend(self._names())
-                except OSError as error:
-                    _log.warning("sessions are not looked at: %s", spoken(error))
-                self._rest_s = _rest_s(len(self._left), _AT_LEISURE_S)
-            for _ in range(min(_AT_ONCE, len(self._left))):
-                self._look_at(self._left.popleft())
-            return self._rest_s if self._left else _LOOK_S
+        if not self._left:
+            try:
+                self._left.extend(self._names())
+            except OSError as error:
+                _log.warning("sessions are not looked at: %s", spoken(error))
+            self._rest_s = _rest_s(len(self._left), _AT_LEISURE_S)
+        for _ in range(min(_AT_ONCE, len(self._left))):
+            self._look_at(self._left.popleft())
+        return self._rest_s if self._left else _LOOK_S
 
 
 class SessionSweep:

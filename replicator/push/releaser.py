@@ -25,7 +25,7 @@ class Releaser:
 
     A running publisher archives its files itself, as far as its session's `confirmed` file allows.
 
-    Threads: one thread at a time calls `look_at`.
+    Threads: one thread at a time calls a method for a session.
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:

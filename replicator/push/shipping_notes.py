@@ -20,7 +20,7 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 class ShippingNotes:
     """Writes into each session's directory why its published messages are not merged yet.
 
-    Threads: one thread at a time uses this.
+    Threads: one thread at a time calls a method for a session, and only one at a time `look_at`.
     """
 
     def __init__(

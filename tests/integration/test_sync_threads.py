@@ -182,6 +182,24 @@ def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threa
     assert len(job.calls) == 1
 
 
+def test_a_turn_can_be_awaited_and_the_job_goes_on(threads):
+    """A session that was left is not looked at once the turn of that moment has ended."""
+    (job,) = joined(threads, Job())
+    threads.await_turn(job)  # there is none
+    job.hold()
+    threads.ask(job)
+    job.demand_turn()
+    waiting = threading.Thread(target=threads.await_turn, args=(job,))
+    waiting.start()
+    assert waiting.is_alive()
+    job.gate.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    threads.ask(job)
+    job.demand_turn()
+    threads.leave(job)
+
+
 @pytest.fixture
 def ended():
     """Return a semaphore that is released for each thread that ends with an error."""

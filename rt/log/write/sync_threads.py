@@ -34,8 +34,8 @@ class SyncThreads:
     session.
 
     Threads: `_changed` guards all fields, and is not held during a turn. Idle threads wait on it;
-        `leave` waits for the end of the turn that is under way. `_heap` may hold outdated entries
-        of a job that was since planned for an earlier time; `_due_s` has the valid time.
+        `await_turn` waits for a future. `_heap` may hold outdated entries of a job that was since
+        planned for an earlier time; `_due_s` has the valid time.
     """
 
     def __init__(self, verb: str = "sync", most: int = THREADS_MAX) -> None:
@@ -44,7 +44,7 @@ class SyncThreads:
         self._changed = threading.Condition()  # reentrant: a signal handler may publish
         self._due_s: dict[SyncJob, float | None] = {}  # by job; None if nothing is planned
         self._running: set[SyncJob] = set()
-        self._leaving: dict[SyncJob, Future[None]] = {}  # done when a turn that is waited for ends
+        self._awaited: dict[SyncJob, Future[None]] = {}  # done when a turn that is waited for ends
         self._heap: list[tuple[float, int, SyncJob]] = []  # planned calls, earliest first
         self._order = count()
         self._threads = self._idle = 0
@@ -63,8 +63,13 @@ class SyncThreads:
             self._due_s.pop(job, None)
             if not self._due_s:
                 self._changed.notify_all()
+        self.await_turn(job)
+
+    def await_turn(self, job: SyncJob) -> None:
+        """Wait until a job's current turn, if any, has ended."""
+        with self._changed:
             is_running = job in self._running
-            ended = self._leaving.setdefault(job, Future()) if is_running else None
+            ended = self._awaited.setdefault(job, Future()) if is_running else None
         if ended is not None:
             ended.result()
 
@@ -126,7 +131,7 @@ class SyncThreads:
         finally:
             self._changed.acquire()
             self._running.remove(job)
-            if (ended := self._leaving.pop(job, None)) is not None:
+            if (ended := self._awaited.pop(job, None)) is not None:
                 ended.set_result(None)
             self._plan_next(job, rest_s)
 
