@@ -1,8 +1,6 @@
 """Flight: limits how far a publisher may be ahead of what the nodes have merged."""
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,6 +68,16 @@ class _Step(NamedTuple):
     size: _Amount
 
 
+class _State(NamedTuple):
+    """What is granted and in flight; amounts are totals since the first message ever."""
+
+    granted: _Amount  # what may be published
+    marked: _Amount  # what was published by the last mark
+    steps: tuple[_Step, ...]
+    flying: _Amount  # total of all steps
+    dropped: object  # the drops seen at the last check
+
+
 class Flight:
     """Counts what one publisher has in flight; grants room in steps of an eighth of the limit.
 
@@ -78,8 +86,10 @@ class Flight:
     longer in flight. `admit` is called for each frame, but looks at what is merged only when the
     grant is used up, so most messages cost nothing.
 
-    Threads: any thread may call `admit`. `_lock` guards everything; `_granted` is replaced as a
-    whole, and read without the lock.
+    Threads: any thread may call `admit`. `_state` is replaced as a whole by one computed from an
+    earlier one. If two threads do so at once, one mark is lost, and its messages count as in flight
+    until a later mark is merged. Each thread returns what it has granted itself, which is free
+    whatever the other one grants.
     """
 
     def __init__(
@@ -110,13 +120,8 @@ class Flight:
         self._merged = merged
         self._drops = drops
         self._kept = kept
-        self._lock = threading.Lock()
-        # Totals since the first message ever: what may be published, and what was published by the
-        # last mark.
-        self._granted = self._marked = _Amount(*taken())
-        self._steps: deque[_Step] = deque()
-        self._flying = _Amount(0, 0)  # total of all steps
-        self._dropped = drops()  # the drops seen at the last check
+        published = _Amount(*taken())
+        self._state = _State(published, published, (), _Amount(0, 0), drops())
 
     def admit(self, messages: int, size: int) -> Room:
         """Wait until there is room for `messages` messages of `size` bytes; return the room.
@@ -125,70 +130,74 @@ class Flight:
             LimitReached: there is no room, and `on_full` is `error`, or the limit's timeout has
                 passed.
         """
-        room = self._room()  # the usual case, which takes no lock
+        room = self._room(self._state.granted)  # the usual case
         if room[0] >= messages and room[1] >= size:
             return room
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            with self._lock:
-                room = self._room()
-                if room[0] >= messages and room[1] >= size:
-                    return room
-                held = self._grant(messages, size)
-                room = self._room()
-                if room[0] >= messages and room[1] >= size:
-                    return room
+            admitted, held = self._grant(messages, size)
+            if admitted is not None:
+                return admitted
             if end_s is not None and time.monotonic() >= end_s:
                 raise LimitReached(held.messages, held.bytes)
             time.sleep(_POLL_S)
 
-    def _room(self) -> Room:
-        (messages_max, bytes_max), (messages, size) = self._granted, self._taken()
+    def _room(self, granted: _Amount) -> Room:
+        (messages_max, bytes_max), (messages, size) = granted, self._taken()
         return messages_max - messages, bytes_max - size
 
-    def _grant(self, messages: int, size: int) -> _Amount:
+    def _grant(self, messages: int, size: int) -> tuple[Room | None, _Amount]:
         """Grant room for an eighth of the limit, or more if the messages need more.
 
-        No more is granted than is free. Returns the total amount in flight.
+        No more is granted than is free. Returns the room, None if the messages do not fit, and the
+        total amount in flight.
         """
-        used, most = _Amount(*self._taken()), self._limit.most
-        if used != self._marked:
-            self._mark(used)
-        self._land()
-        held = _sum(self._flying, _difference(used, self._marked))
+        most, state = self._limit.most, self._land(self._mark(self._state))
+        used = _Amount(*self._taken())
+        held = _sum(state.flying, _difference(used, state.marked))
         # with nothing in flight, even a message larger than the limit is admitted
         if not held.messages:
             most = _Amount(max(most.messages, messages), max(most.bytes, size))
-        self._granted = _Amount(
+        granted = _Amount(
             used.messages + _room(most.messages, held.messages, messages),
             used.bytes + _room(most.bytes, held.bytes, size),
         )
-        return held
+        self._state = state._replace(granted=granted)
+        free = _difference(granted, used)
+        if free.messages < messages or free.bytes < size:
+            return None, held
+        left = self._room(granted)  # others may have published meanwhile
+        return (max(left[0], messages), max(left[1], size)), held
 
-    def _mark(self, used: _Amount) -> None:
-        # the disk is full for now: mark later, since nothing is merged anyway
-        with suppress(OSError):
-            step = _Step(self._end(), _difference(used, self._marked))
-            self._steps.append(step)
-            self._flying = _sum(self._flying, step.size)
-            self._marked = used
+    def _mark(self, state: _State) -> _State:
+        """Return the state with a mark after what is published."""
+        used = _Amount(*self._taken())
+        if used != state.marked:
+            # the disk is full for now: mark later, since nothing is merged anyway
+            with suppress(OSError):
+                step = _Step(self._end(), _difference(used, state.marked))
+                flying = _sum(state.flying, step.size)
+                return state._replace(marked=used, steps=(*state.steps, step), flying=flying)
+        return state
 
-    def _land(self) -> None:
-        """Remove the steps that are merged or completely dropped."""
-        merged = self._merged()
-        if (dropped := self._drops()) is not self._dropped:
-            self._dropped = dropped
-            steps, self._steps, before = self._steps, deque(), merged
+    def _land(self, state: _State) -> _State:
+        """Return the state without the steps that are merged or completely dropped."""
+        merged, dropped = self._merged(), self._drops()
+        steps, flying = state.steps, state.flying
+        if dropped is not state.dropped:
+            left, before = list[_Step](), merged
             for step in steps:
                 end = self._kept(step.end)
                 if end > before:
-                    self._steps.append(_Step(end, step.size))
+                    left.append(_Step(end, step.size))
                     before = end
                 else:
-                    self._flying = _difference(self._flying, step.size)
-        while self._steps and self._steps[0].end <= merged:
-            self._flying = _difference(self._flying, self._steps.popleft().size)
+                    flying = _difference(flying, step.size)
+            steps = tuple(left)
+        while steps and steps[0].end <= merged:
+            flying, steps = _difference(flying, steps[0].size), steps[1:]
+        return state._replace(steps=steps, flying=flying, dropped=dropped)
 
 
 def _difference(more: _Amount, less: _Amount) -> _Amount:

@@ -77,6 +77,29 @@ def test_a_message_larger_than_the_limit_goes_alone():
     session.publish(flight, size=500)
 
 
+def test_a_thread_that_others_overtake_is_admitted_and_lets_no_more_fly():
+    """While it flushes the log, others publish a good part of the limit, and mark what they do."""
+    session, overtaken = Session(), []
+
+    def end():
+        if not overtaken:
+            overtaken.append(True)
+            for _ in range(25):
+                session.publish(flight)
+        return Position(session.published)
+
+    session.end = end
+    flight = session.flight(messages=80, on_full="error")
+    for round_ in range(1, 4):
+        while session.published < 80 * round_:
+            session.publish(flight)
+        with pytest.raises(LimitReached):
+            session.publish(flight)
+        assert session.published == 80 * round_
+        session.merged = session.published
+    assert overtaken
+
+
 def test_a_publisher_waits_for_room_or_says_that_it_took_too_long():
     """Blocking is for programs that may wait; a time-out for those that may not wait for ever."""
     session = Session()
