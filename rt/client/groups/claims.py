@@ -50,7 +50,7 @@ class Claims:
             log: returns the id of the log that this member's copy has; "" while it is not known.
         """
         self._nodes, self._log = nodes, log
-        self._news = threading.Condition()
+        self._make_news()
         self._state = MemberClaims(group, member, position, follow=follow)
         self._due_s = 0.0  # when the loop makes the next request
         self._has_ended = False
@@ -168,9 +168,12 @@ class Claims:
 
     def _abandon(self) -> None:
         """In a forked child: close its copy of the connection; replace a lock that may be held."""
-        self._news = threading.Condition()
+        self._make_news()
         self._state.is_closing = True
         self._nodes.close()
+
+    def _make_news(self) -> None:
+        self._news = threading.Condition()
 
     def _plan(self) -> None:
         """Wake waiting threads; rouse the loop if the next request has become due earlier.
