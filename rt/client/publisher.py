@@ -2,10 +2,10 @@
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from itertools import count
 from typing import Any, Final, Self
 
 from replicator.push.client import PushClient
@@ -54,8 +54,8 @@ class ClientPublisher:
 
     Threads:
         Any thread may publish, flush and close. The client's event loop ships the session and
-        completes futures. `_closing` makes `close` idempotent: the one call that acquires it sets
-        `_drained`, which any thread may read.
+        completes futures. Each call of `close` takes a number of `_closings`; the first one closes,
+        and sets `is_closed` and `_drained`, which any thread may read.
     """
 
     def __init__(
@@ -124,18 +124,14 @@ class ClientPublisher:
             push.ship(session, self._receipts.heard)
             undo.pop_all()
         self._headers_awaited = False  # the nodes' answer does not change within seconds
-        self._closing = threading.Lock()
+        self._closings = count()
+        self.is_closed = False  # whether `close` was called: nothing more can be published
         self._drained = False  # set by the call that closed it
 
     @property
     def name(self) -> str:
         """The name of the session."""
         return self._publisher.name
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called, in which case nothing more can be published."""
-        return self._closing.locked()
 
     @property
     def next_sequence(self) -> int:
@@ -292,8 +288,9 @@ class ClientPublisher:
             WriterFailed: the disk failed; the session is released.
         """
         timeout_s = checked_seconds(timeout_s, "timeout_s")
-        if not self._closing.acquire(blocking=False):
+        if next(self._closings):
             return self._drained
+        self.is_closed = True
         word_s = time.monotonic() + _WORD_S
         deadline = word_s - _WORD_S + timeout_s
         self._receipts.wait_idle(min(_WORD_S, timeout_s))
