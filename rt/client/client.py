@@ -69,8 +69,8 @@ class Client:
     one connection. The loop begins with the first publisher or reader.
 
     Threads: Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`,
-        `_push`, `_reach`, `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, publishers
-        and readers state their own rules.
+        `_push`, `_reach`, `_pushed_to`, `_defaults`, `_loop` and `_is_closed`, and what `_copy`
+        says; publishers and readers state their own rules.
     """
 
     def __init__(
@@ -97,11 +97,13 @@ class Client:
         self._publishing, self._config, self._loads = publishing, config, loads
         self._defaults = defaults or PublisherDefaults()
         self._pushed_to: KnownNodes | None = None  # from the first publisher on
-        self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
+        self._lock = threading.Lock()
+        self._copy = StreamCopy(
+            reading, self._begun, self._lock, pulls, known=reading.known_nodes(config)
+        )
         self._loop: EventLoop | None = None
         self._push: tuple[PushClient, StallEvents] | None = None  # from the first publisher on
         self._reach: StandbyReach | None = None  # with it, if files are kept for a standby
-        self._lock = threading.Lock()
         # A program may open one for each request that it serves: closed ones are not kept.
         self._open: list[Kept] = []
         self._plain: WeakSet[Subscriber] = WeakSet()
@@ -341,7 +343,7 @@ class Client:
             if self._push is not None and self._pushed_to is not None:
                 self._pushed_to.configure(self._publishing.addresses())
                 self._push[0].follow()
-        self._copy.configure(now[1].nodes)  # without our lock, which it takes under its own
+        self._copy.configure(now[1].nodes)  # it takes the lock
         left = [
             f"{table}.{name}"
             for table, old, new in zip(_TABLES, before, now, strict=True)

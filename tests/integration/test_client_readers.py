@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from contextlib import closing
 from functools import partial
@@ -90,7 +91,9 @@ def test_a_copy_whose_node_is_silent_is_not_called_up_to_date(cluster, tmp_path)
         status=lambda: PullStatus("n1:1", Position(8), Position(8), START, True, False, ""),
         ask_end=lambda: EndWait([("n1", 1)], lambda _node: Position(16), lambda: Position(8), loop),
     )  # fmt: skip
-    copied = StreamCopy(reading_of(cluster, tmp_path), lambda: loop, lambda *_given, **_more: pull)
+    copied = StreamCopy(
+        reading_of(cluster, tmp_path), lambda: loop, threading.Lock(), lambda *_given, **_more: pull
+    )
     copied.begin(START, PATIENCE_S, follow=True)
     late = []
 

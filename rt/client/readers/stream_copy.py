@@ -51,14 +51,15 @@ class ReadingSpan(NamedTuple):
 class StreamCopy:
     """Fills `root/<stream>/out` from the nodes, unless another process does so already.
 
-    Threads: any thread may call any method. `_lock` guards `_pull`, `_is_shared` and `_is_closed`;
-        `settings` is replaced as a whole.
+    Threads: any thread may call any method. `_lock`, which is the client's, guards `_pull`,
+        `_is_shared` and `_is_closed`; `settings` is replaced as a whole.
     """
 
     def __init__(
         self,
         settings: ConnectionSettings,
         loop: Callable[[], EventLoop],
+        lock: threading.Lock,
         pulls: Callable[..., PullClient] = PullClient,
         known: KnownNodes | None = None,
     ) -> None:
@@ -66,7 +67,8 @@ class StreamCopy:
 
         Args:
             settings: the stream, its nodes, and the directory of the copy.
-            loop: returns the client's event loop.
+            loop: returns the client's event loop; called without the lock.
+            lock: the client's lock.
             pulls: makes the puller that fills the copy; a test may pass one with a failing disk.
             known: the nodes, kept up to date with the members; None for nodes recorded next to the
                 copy.
@@ -75,7 +77,7 @@ class StreamCopy:
         self.known = known or settings.known_nodes()
         self.loop = loop
         self._pulls = pulls
-        self._lock = threading.Lock()
+        self._lock = lock
         self._pull: PullClient | None = None
         self._is_shared = False  # whether another process fills it
         self._is_closed = False
@@ -128,13 +130,14 @@ class StreamCopy:
             Misuse: the certificate is not a subscriber's.
             Stopped: the client is closed.
         """
+        loop = self.loop()
         with self._lock:
             if self._is_closed:
                 raise self._stopped()
             self.demand_alive()
             is_of_some = isinstance(begin, Last) and wants is not None
             is_anywhere = isinstance(begin, AtSequence) or is_of_some
-            self._begin("earliest" if is_anywhere else begin)
+            self._begin("earliest" if is_anywhere else begin, loop)
         is_known = isinstance(begin, Position) or begin == "earliest"
         end = None if follow and is_known else self.wait_end(timeout_s)
         with closing(LogDirectory(self.directory)) as log:
@@ -314,7 +317,7 @@ class StreamCopy:
         self._pull = None
         return True
 
-    def _begin(self, begin: Start) -> None:
+    def _begin(self, begin: Start, loop: EventLoop) -> None:
         """Begin to copy, unless another process already does; call it with the lock held."""
         if self._pull is not None:
             return
@@ -322,7 +325,7 @@ class StreamCopy:
         try:
             pull = self._pulls(
                 settings.root, settings.stream, settings.addresses(), contexts, start=begin,
-                loop=self.loop(), known=self.known,
+                loop=loop, known=self.known,
             )  # fmt: skip
         except Misuse:
             _log.info("reading the copy in %s, which another process keeps", settings.root)
