@@ -3,7 +3,6 @@
 import json
 import logging
 import ssl
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,9 +69,9 @@ class Mirror:
 
     Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
         `_feeds` has rules of its own; `suspect`, `ask_end` and `successions` are set before
-        `start`. The loop replaces `_proof`, which any thread may read. `_asking` guards `_asked`,
-        and is held while a question is answered, so that all requests that arrive meanwhile share
-        the next question. The other fields never change.
+        `start`. The loop replaces `_proof`, which any thread may read, and `_asked`: no question
+        begins while another is being answered, so that all requests that arrive meanwhile share the
+        next one. The other fields never change.
 
     Attributes:
         loop: the event loop of the server; the client that fills the copy may use it, too.
@@ -100,7 +99,6 @@ class Mirror:
         self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
         self.successions: Successions | None = None  # those of the client that fills the copy
         self._feeds = LogFeeds(directory)
-        self._asking = threading.Lock()
         self._proof: EndWait | None = None  # the last question whether the copy is complete
         self._asked: EndWait | None = None  # the last question where the stream ends
         record = ServerRecord(logging.getLogger("replicator.server"))
@@ -250,17 +248,23 @@ class Mirror:
         left = hops - 1 if isinstance(hops, int) and 0 < hops <= HOPS_MAX else 0
         if not left:
             raise Refused("hops", f"more than {HOPS_MAX} mirrors copy one from another")
-        arrived_s = time.monotonic()
-        if self.ask_end is None or not self._asking.acquire(timeout=_UPSTREAM_S):
-            raise Refused("undecided", "this mirror waits for its nodes to say it; ask again")
-        try:
-            if self._asked is None or not covers(self._asked.asked_s, arrived_s):
-                self._asked = self.ask_end(left)
-            end = self._asked.wait_answered(_UPSTREAM_S)
-            self._asked.close()
-        finally:
-            self._asking.release()
-        if end is None:
-            why = self._asked.why_not()
-            raise Refused("undecided", f"this mirror cannot say where the stream ends: {why}")
-        return end
+        arrived_s, is_late, shared = time.monotonic(), False, list[EndWait]()
+        while not is_late and self.loop.call(lambda: shared.append(self._share(left, arrived_s))):
+            end = shared[-1].wait_answered(_UPSTREAM_S)
+            shared[-1].close()
+            if covers(shared[-1].asked_s, arrived_s):
+                if end is not None:
+                    return end
+                why = shared[-1].why_not()
+                raise Refused("undecided", f"this mirror cannot say where the stream ends: {why}")
+            is_late = time.monotonic() > arrived_s + _UPSTREAM_S
+        raise Refused("undecided", "this mirror waits for its nodes to say it; ask again")
+
+    def _share(self, hops: int, arrived_s: float) -> EndWait:
+        """Return the question under way, or one that covers `arrived_s`; the loop calls it."""
+        asked = self._asked
+        if asked is None or (asked.is_over and not covers(asked.asked_s, arrived_s)):
+            if self.ask_end is None:
+                raise Refused("undecided", "this mirror has no nodes to ask yet; ask again")
+            asked = self._asked = self.ask_end(hops)
+        return asked

@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
@@ -26,6 +28,7 @@ from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, server_context
+from rt.position import Position
 
 PATIENCE_S = 60
 
@@ -168,6 +171,46 @@ def test_a_mirror_asks_its_nodes_when_it_is_asked_and_others_wait_for_its_copy(c
                 lambda: f"the copy has come to {copy.status().position}" in asked.why_not()
             )
         copy.stop()
+
+
+class SlowEnd:
+    """A question to the nodes that is answered when the test says so."""
+
+    def __init__(self):
+        self.asked_s, self.end, self.is_over = time.monotonic(), None, False
+        self.answered, self.waiting = Future(), []
+
+    def wait_answered(self, timeout_s):
+        self.waiting.append(True)
+        self.end = self.answered.result(timeout_s)
+        return self.end
+
+    def close(self):
+        self.is_over = True
+
+
+def test_requests_that_come_while_a_mirror_asks_share_the_next_question(cluster, tmp_path):
+    """A question for each reader would ask the nodes a thousand times when they come back."""
+    with Edge(cluster, tmp_path / "edge") as edge, ThreadPoolExecutor(9) as readers:
+        assert edge.pull.wait_caught_up(PATIENCE_S)
+        asked = []
+        edge.mirror.ask_end = lambda _hops: asked.append(SlowEnd()) or asked[-1]
+        contexts, request = cluster.contexts("subscriber"), {"do": "end", "latest": True, "hops": 3}
+
+        def end():
+            roles = (CertificateRole.MIRROR,)
+            return ask(edge.address, contexts, request, roles=roles)["end"]
+
+        first = readers.submit(end)
+        assert eventually(lambda: asked)
+        later = [readers.submit(end) for _ in range(8)]
+        assert eventually(lambda: len(asked[0].waiting) == 9)
+        asked[0].answered.set_result(Position(8))
+        assert first.result(PATIENCE_S) == str(Position(8))
+        assert eventually(lambda: len(asked) == 2)
+        asked[1].answered.set_result(Position(16))
+        assert {each.result(PATIENCE_S) for each in later} == {str(Position(16))}
+        assert len(asked) == 2
 
 
 def test_a_chain_of_mirrors_answers_for_the_stream(cluster, tmp_path):
