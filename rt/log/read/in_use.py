@@ -1,7 +1,7 @@
 """InUse: a resource that one thread uses and any thread may close."""
 
-import threading
 from collections.abc import Callable
+from itertools import count
 
 
 class InUse:
@@ -11,9 +11,11 @@ class InUse:
     given the same number.
 
     Threads:
-        One thread at a time uses the resource, in a `with` block; any may call `stop` and `close`.
-        `is_stopped` only ever becomes true, and any may read it. `_lock` guards the rest;
-        `_release` is called without it, and only once.
+        One thread at a time uses the resource, in `with` blocks, and changes `_depth`; any may call
+        `stop` and `close`. `is_stopped` and `_is_closed` only ever become true. The using thread
+        leaves and then looks whether the resource is closed; `close` closes it and then looks
+        whether it is used. So at least one of them finds the release due; if both do, the first to
+        take a number of `_releases` releases.
 
     Examples:
         >>> files = InUse(lambda: print("released"))
@@ -24,27 +26,22 @@ class InUse:
         released
     """
 
-    __slots__ = ("_depth", "_is_closed", "_is_released", "_lock", "_release", "is_stopped")
+    __slots__ = ("_depth", "_is_closed", "_release", "_releases", "is_stopped")
 
     def __init__(self, release: Callable[[], None]) -> None:
         """Prepare; `release` is called once, when the resource is closed and no longer in use."""
         self.is_stopped = False
         self._release = release
-        self._lock = threading.Lock()
+        self._releases = count()
         self._depth = 0
         self._is_closed = False
-        self._is_released = False
 
     def __enter__(self) -> None:
-        with self._lock:
-            self._depth += 1
+        self._depth += 1
 
     def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            is_due = self._is_due()
-        if is_due:
-            self._release()
+        self._depth -= 1
+        self._release_if_due()
 
     def stop(self) -> None:
         """Ask the thread that uses the resource to stop; safe in a signal handler."""
@@ -52,15 +49,9 @@ class InUse:
 
     def close(self) -> None:
         """Stop, and release now or when the using thread is done. Idempotent."""
-        self.is_stopped = True
-        with self._lock:
-            self._is_closed = True
-            is_due = self._is_due()
-        if is_due:
-            self._release()
+        self.is_stopped = self._is_closed = True
+        self._release_if_due()
 
-    def _is_due(self) -> bool:
-        """Whether to release the resource now; True only once. The caller holds the lock."""
-        is_due = self._is_closed and not (self._depth or self._is_released)
-        self._is_released = self._is_released or is_due
-        return is_due
+    def _release_if_due(self) -> None:
+        if self._is_closed and not self._depth and not next(self._releases):
+            self._release()
