@@ -1,8 +1,9 @@
 """Ending: how a node stops, on request or because of an error."""
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from typing import Final
 
 from rt.errors import RtError, spoken
@@ -14,8 +15,8 @@ class Ending:
     """Ending: records that a node has ended, because it was stopped or one of its threads failed.
 
     Threads: any thread may call any method.
-        failure: set before `_is_over`; reliable once `wait` has returned True.
-        _is_over: an event, set once; it has its own lock.
+        failure: set before `_over` is done; reliable once `wait` has returned True.
+        _over: a future, done once.
     """
 
     def __init__(self, halt: Callable[[], None], about: str = "") -> None:
@@ -28,7 +29,7 @@ class Ending:
         self.failure: Exception | None = None  # the error that ended the node
         self._halt = halt
         self._about = about
-        self._is_over = threading.Event()
+        self._over: Future[None] = Future()
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Run some of the node's work; an error stops the node.
@@ -52,12 +53,13 @@ class Ending:
         _log.critical("%sthis node stops: %s%s", self._about, kind, spoken(error))
         self.failure = error
         self._halt()
-        self._is_over.set()
+        self.finish()
 
     def finish(self) -> None:
-        """Record that the node has stopped."""
-        self._is_over.set()
+        """Record that the node has stopped. Idempotent."""
+        with suppress(InvalidStateError):
+            self._over.set_result(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has stopped or failed; return False if the time ran out first."""
-        return self._is_over.wait(timeout_s)
+        return bool(wait([self._over], timeout_s).done)
