@@ -126,8 +126,8 @@ class Receipts:
         self._calls: deque[Callable[[], None]] = deque()  # programs' callbacks, for a thread
         self._is_calling = self._has_no_thread = False
         self._caller = 0  # the thread that calls them
-        self._has_called = threading.Event()
-        self._has_called.set()
+        self._all_called: Future[None] = Future()  # once all calls until now have returned
+        self._all_called.set_result(None)
         self._timer = Timer(loop, self._turn, self._fail)
         publisher.hear_syncs(self._timer.set)
 
@@ -182,7 +182,7 @@ class Receipts:
             wait([each for each in left if not each.done()], timeout_s)
             self._loop.call(lambda: None)  # the calls for the last ones are known now
             if self._caller != threading.get_ident():
-                self._has_called.wait(max(0.0, end_s - time.monotonic()))
+                wait([self._all_called], max(0.0, end_s - time.monotonic()))
 
     def close(self) -> None:
         """End, and fail all open futures with `Stopped`."""
@@ -348,7 +348,8 @@ class Receipts:
         """
         if not self._loop.is_own_thread:
             return False
-        self._has_called.clear()
+        if self._all_called.done():
+            self._all_called = Future()
         self._calls.append(call)
         self._call()
         return True
@@ -371,7 +372,7 @@ class Receipts:
         if error is None:
             self._call()
             if not self._is_calling:
-                self._has_called.set()
+                self._all_called.set_result(None)
         else:  # the system allows no further thread
             self._has_no_thread = True
             self._timer.set()
