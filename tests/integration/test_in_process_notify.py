@@ -123,6 +123,16 @@ def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
     assert not other.news
 
 
+def test_a_writer_that_ends_late_takes_nothing_from_the_next_one(tmp_path):
+    """A session may be opened again before the thread that closed it has announced that."""
+    first = Announcer(str(tmp_path / "s" / "jfk"))
+    second = Announcer(str(tmp_path / "s" / "jfk"))
+    first.close()
+    assert in_process_notify.is_written(place_of(str(tmp_path / "s" / "jfk")))
+    second.close()
+    assert not in_process_notify.is_written(place_of(str(tmp_path / "s" / "jfk")))
+
+
 def test_a_listener_that_is_gone_is_not_kept(tmp_path):
     """A subscriber that was never closed must not be held by the process for ever."""
     listener = Listener()

@@ -1,7 +1,6 @@
 """InProcessNotify: tells readers in the writer's own process that a log has grown."""
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 from weakref import WeakMethod
@@ -57,6 +56,7 @@ class News(NamedTuple):
 _NEWS: Final = News()
 # Called in the writer's thread with a log's name and its news; must neither wait nor raise.
 Heard = Callable[[str, News], None]
+_NOBODY: Final[dict[int, WeakMethod[Heard]]] = {}
 
 
 def place_of(directory: str) -> NewsPlace:
@@ -72,58 +72,51 @@ class InProcessNotify:
     system calls; in one process it is a function call. A notification is only a wake-up: readers
     read the log from disk, and also poll, in case a writer announces nothing.
 
-    Threads: any thread may call everything. `_lock` guards changes of the two dictionaries; their
-    values are replaced whole and read without it.
+    Threads: any thread may call everything. Each reader has an entry of its own, and each log one
+    for its last writer; single operations of a dictionary add and remove them, and loops go over
+    copies. A stream's dictionary stays when it is empty, since another thread may be adding to it.
     """
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        # by the path of the stream's directory
-        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}
-        self._writers: dict[NewsPlace, int] = {}
+        # by the path of the stream's directory, and by id
+        self._readers: dict[str, dict[int, WeakMethod[Heard]]] = {}
+        self._writers: dict[NewsPlace, object] = {}  # the last one of each log
 
     def listen(self, stream: str, heard: Heard) -> None:
         """Call a bound method at each change of a stream's logs, as long as its object lives."""
-        with self._lock:
-            there = [each for each in self._readers.get(stream, ()) if each() is not None]
-            self._readers[stream] = (*there, WeakMethod(heard))
+        self.ignore(stream, None)
+        reader = WeakMethod(heard)
+        self._readers.setdefault(stream, {})[id(reader)] = reader
 
-    def ignore(self, stream: str, heard: Heard) -> None:
-        """Stop calling a bound method given to `listen`; idempotent."""
-        with self._lock:
-            there = self._readers.get(stream, ())
-            left = tuple(each for each in there if each() not in {None, heard})
-            if left:
-                self._readers[stream] = left
-            else:
-                self._readers.pop(stream, None)
+    def ignore(self, stream: str, heard: Heard | None) -> None:
+        """Stop calling a bound method given to `listen`, and those that are gone; idempotent."""
+        readers = self._readers.get(stream, {})
+        for number, each in readers.copy().items():
+            if each() in {None, heard}:
+                readers.pop(number, None)
 
     def is_written(self, place: NewsPlace) -> bool:
         """Whether a writer in this process announces this log, so that no file watch is needed."""
         return place in self._writers
 
-    def began(self, place: NewsPlace) -> None:
+    def began(self, place: NewsPlace, writer: object) -> None:
         """Record that a writer has opened a log, and will announce each change of it."""
-        with self._lock:
-            self._writers[place] = self._writers.get(place, 0) + 1
+        self._writers[place] = writer
         self.grown(place)
 
-    def ended(self, place: NewsPlace) -> None:
-        """Record that a writer has closed a log."""
-        with self._lock:
-            left = self._writers.get(place, 0) - 1
-            if left > 0:
-                self._writers[place] = left
-            else:
-                self._writers.pop(place, None)
+    def ended(self, place: NewsPlace, writer: object) -> None:
+        """Record that a writer has closed a log, unless another one has opened it since."""
+        last = self._writers.pop(place, writer)
+        if last is not writer:
+            self._writers.setdefault(place, last)
         self.grown(place)
 
     def grown(self, place: NewsPlace, news: News = _NEWS) -> None:
         """Notify readers that a log has grown."""
-        for each in self._readers.get(place.stream, ()):
+        for each in [*self._readers.get(place.stream, _NOBODY).values()]:
             heard = each()
             if heard is not None:
                 heard(place.name, news)
@@ -149,7 +142,7 @@ class Announcer:
         """Record that this process writes the log in `directory`, and announces its changes."""
         self._place = place_of(directory)
         self._is_open = True
-        in_process_notify.began(self._place)
+        in_process_notify.began(self._place, self)
 
     def grown(self, news: News = _NEWS) -> None:
         """Announce that the log has grown."""
@@ -167,4 +160,4 @@ class Announcer:
         """Stop announcing; idempotent."""
         if self._is_open:
             self._is_open = False
-            in_process_notify.ended(self._place)
+            in_process_notify.ended(self._place, self)
