@@ -8,7 +8,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -69,17 +71,19 @@ class ServedConnection:
     alpn: str = ""  # ALPN name of the protocol, once known; "" for replication
     stream: str = ""  # the stream that the peer has named, once known
     about: str = ""  # how log lines begin once the stream is known, if there are several
+    gone: Future[None] = field(default_factory=Future)  # done once the server has closed it
 
 
 class Server:
     """Accepts connections, and has an event loop serve each once both sides have greeted.
 
-    Threads: the loop accepts connections. Each connection has a thread for its handshake and
-    greeting, and another for its end; any other thread may call `stop`. The condition `_gone`
-    guards `_connections` and each connection's `sock`, `is_ended` and `stream`, and notifies when a
-    connection is removed. Only a connection's own threads use its `about`. `_lines` has a lock of
-    its own; the loop calls `admission`, and changes the records and quotas of streams. `_stopping`
-    is set once and read by all. `__init__` sets the other fields.
+    Threads: the loop accepts connections, calls `admission`, and changes `_connections`, and the
+    records and quotas of streams. Each connection has a thread for its handshake and greeting, and
+    another for its end; any other thread may call `stop`. A connection's thread sets `sock` and
+    then looks at `is_ended`; a thread that ends it sets `is_ended` and then shuts `sock`, so that
+    one of them notices the other. In the same way it sets `stream` and then looks whether that was
+    dropped. Only a connection's own threads use its `about`. `_lines` has a lock of its own.
+    `_stopping` is set once and read by all. `__init__` sets the other fields.
     """
 
     def __init__(
@@ -122,7 +126,6 @@ class Server:
         self.memory = LargeMessages(limits.identity_memory_bytes)
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
-        self._gone = threading.Condition()
         self._owns_loop = loop is None
         self._loop = EventLoop() if loop is None else loop
         self._stopping = False
@@ -138,31 +141,28 @@ class Server:
         self._stopping = True
         self._loop.call(self._accepting.end)
         self._listener.close()
-        with self._gone:
-            for connection in self._connections:
-                _end(connection)
-                connection.wake.set()
-            every = dict(self._connections)
-        _join(every.values())
-        self._await_gone(every)
+        self._end_all(lambda _connection: True)
         if self._owns_loop:
             self._loop.stop()
 
     def end(self, stream: str) -> None:
         """End the connections of a stream that is no longer served."""
-        with self._gone:
-            about = {each: thread for each, thread in self._connections.items()
-                     if each.stream == stream}  # fmt: skip
-            for connection in about:
+        self._end_all(lambda connection: connection.stream == stream)
+
+    def _end_all(self, is_meant: Callable[[ServedConnection], bool]) -> None:
+        """End connections, and wait a short time until the event loop has closed them."""
+        ended: dict[ServedConnection, threading.Thread] = {}
+
+        def end() -> None:
+            ended.update({each: this for each, this in self._connections.items() if is_meant(each)})
+            for connection in ended:
                 _end(connection)
                 connection.wake.set()
-        _join(about.values())
-        self._await_gone(about)
 
-    def _await_gone(self, ended: Iterable[ServedConnection]) -> None:
-        """Wait a short time until the event loop has ended these connections."""
-        with self._gone:
-            self._gone.wait_for(lambda: self._connections.keys().isdisjoint(ended), _STOP_S)
+        if not self._loop.call(end):
+            end()
+        _join(ended.values())
+        wait([each.gone for each in ended], _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Apply these limits from now on; connections that exceed them are not ended."""
@@ -210,8 +210,7 @@ class Server:
 
     def _is_about(self, connection: ServedConnection, stream: str) -> None:
         """Record a connection's stream; the connection ends if the stream was dropped meanwhile."""
-        with self._gone:
-            connection.stream = stream
+        connection.stream = stream
         if stream:
             speak_of(self._streams.named(stream).record.about)
 
@@ -220,14 +219,11 @@ class Server:
         thread = threading.Thread(
             target=self._run, args=(connection,), name=f"serve {name}", daemon=True
         )
-        with self._gone:
-            is_room = len(self._connections) < self._threads_max and not self._stopping
-            if is_room:
-                self._connections[connection] = thread
-        if not is_room:
+        if len(self._connections) >= self._threads_max or self._stopping:
             self._drop(connection)
             self._lines.warn("full", f"{name}: closed, all threads are taken")
             return
+        self._connections[connection] = thread
         self._displace(self.admission.knock(connection, host))
         try:
             thread.start()
@@ -246,18 +242,21 @@ class Server:
 
     def _displace(self, connection: object) -> None:
         if isinstance(connection, ServedConnection):
-            with self._gone:
-                _end(connection)
+            _end(connection)
             kind = f"displaced {connection.host}"
             self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
 
     def _drop(self, connection: ServedConnection) -> None:
-        self._loop.post(partial(self.admission.leave, connection))
-        with self._gone:
-            self._connections.pop(connection, None)
-            connection.sock.close()
-            self._gone.notify_all()
+        if not self._loop.post(partial(self._forget, connection)):
+            self._forget(connection)
         connection.wake.close()
+
+    def _forget(self, connection: ServedConnection) -> None:
+        self.admission.leave(connection)
+        with suppress(OSError):
+            connection.sock.close()
+        if self._connections.pop(connection, None) is not None:
+            connection.gone.set_result(None)
 
     def _run(self, connection: ServedConnection) -> None:
         kept = None
@@ -323,10 +322,9 @@ class Server:
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
         """Record the TLS socket in place of the plain one, so that a stop closes it."""
-        with self._gone:
-            connection.sock = sock
-            if connection.is_ended:
-                raise PeerError("the connection was ended before TLS began")
+        connection.sock = sock
+        if connection.is_ended:
+            raise PeerError("the connection was ended before TLS began")
 
     def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
         try:
@@ -554,7 +552,7 @@ def _join(threads: Iterable[threading.Thread]) -> None:
 
 
 def _end(connection: ServedConnection) -> None:
-    """End a connection, waking its thread; call with the server's lock held."""
+    """End a connection, waking its thread."""
     connection.is_ended = True
     shut(connection.sock)
 
