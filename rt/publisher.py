@@ -436,7 +436,10 @@ class Publisher:
         self.close()
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Before each frame, have `admit(messages, bytes)` wait for room, and return the room."""
+        """Call `admit(messages, bytes)` before each frame from now on.
+
+        It waits until there is room for so much, and returns how much room there is.
+        """
         if self._gate is None:
             self._gate = FrameGate(self._pending, self._lock, self._is_closed)
         self._gate.limit_flight(admit)

@@ -342,9 +342,10 @@ class Receipts:
     # Programs' callbacks may wait, and the loop must not
 
     def _call_later(self, call: Callable[[], None]) -> bool:
-        """In the loop's thread, have another thread do the call, in order, and return True.
+        """Have another thread do the call after all earlier ones, and return True.
 
-        In any other thread, return False and do nothing: the caller does the call itself.
+        If not called by the loop's thread, do nothing and return False: the caller does the call
+        itself.
         """
         if not self._loop.is_own_thread:
             return False

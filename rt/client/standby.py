@@ -167,7 +167,7 @@ class StateCarrier:
         self.record = StandbyRecord()
 
     def start(self) -> None:
-        """Begin to ask, continuing the record of the last run."""
+        """Start asking the nodes for their state, and continue the record of the last run."""
         with suppress(Misuse):
             self.record = read_record(os.path.dirname(self._top), self._stream)
         with suppress(Misuse, OSError):

@@ -459,8 +459,8 @@ class Executor:
 def _end_of_emptied(appender: Appender) -> Position:
     """Return the end of the last archived file that is incomplete here; `START` if there is none.
 
-    A file counts as complete if its last byte is here. A power cut may bring back a part of a file
-    that was emptied here, but such a part is useless.
+    A file is complete if its last byte is here. A file that was emptied here may have a part of its
+    bytes again after a power cut; it is still incomplete, and that part is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):

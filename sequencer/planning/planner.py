@@ -155,7 +155,11 @@ class Planner:
         return made
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
-        """Return a session's first slice, or None while its group's messages contradict it."""
+        """Return the first slice of a session that joins a group, if the session may join.
+
+        Return None, and record why the session is stuck, while its messages were not found to be
+        those that the group has under the same numbers.
+        """
         name, record = made.session, self.records[made.session]
         before = record.searched_to
         stuck = join_obstacle(self.logs, ledger, made, durable)

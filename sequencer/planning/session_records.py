@@ -64,18 +64,18 @@ class SessionRecord:
 class SessionRecords:
     """SessionRecords: the record of each session, and what happens to a session.
 
-    | what happens                             | method         | what is forgotten              |
-    |------------------------------------------|----------------|--------------------------------|
-    | its copy was opened or has grown         | `grow`         | nothing; checked unless it was |
-    | the check found the merged bytes in it   | `check_passed` | that the copy was in doubt     |
-    | the check found others, or damage        | `check_failed` | the same; it is set aside next |
-    | bytes were merged without reading it     | `doubt`        | that the copy was checked      |
-    | this node adopted another node's ledger  | `doubt_all`    | the same of all copies         |
-    | a slice was merged                       | `agree`        | how often copies differed      |
-    | its copy is not what was agreed on       | `differ`       | nothing; counted               |
-    | damage, or other bytes were agreed on    | `set_aside`    | all but how often one differed |
-    | reset, forgotten, expired, another owner | `drop`         | everything                     |
-    | a power cut or a restart                 | none           | everything                     |
+    | what happens                               | method         | the records afterwards        |
+    |--------------------------------------------|----------------|-------------------------------|
+    | the copy was opened, or has grown          | `grow`         | to be checked, if not checked |
+    | a check found the merged bytes in the copy | `check_passed` | checked                       |
+    | a check found other bytes, or damage       | `check_failed` | in doubt; `set_aside` follows |
+    | bytes were merged without reading the copy | `doubt`        | to be checked                 |
+    | this node adopted another node's ledger    | `doubt_all`    | all copies to be checked      |
+    | the copy differs from the slice to merge   | `differ`       | one more difference counted   |
+    | a slice of the session was merged          | `agree`        | no differences counted        |
+    | the copy is damaged or wrong and removed   | `set_aside`    | empty, but for differences    |
+    | reset, forgotten, expired, another owner   | `drop`         | empty                         |
+    | this node restarts, or its power failed    | none           | empty                         |
 
     Whatever a method makes doubtful is also removed from memory: the copy's frames, and the slice
     of it that this node proposed.

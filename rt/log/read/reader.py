@@ -419,9 +419,10 @@ class _Continuity:
     def fault(self, position: Position, header: Header) -> str:
         """Record the next frame of a session's own log; return why it does not fit, or "".
 
-        Numbers are reused only by a publisher that was restored from a backup: it does not know
-        which numbers it used after the backup, and reuses them in a new run. Within a run nothing
-        is reported, because a frame that cannot be decoded may claim more messages than it holds.
+        A frame does not fit if it begins a new run with numbers that an earlier run has used. A
+        publisher that was restored from a backup does this, since it does not know which numbers it
+        used after the backup. Within a run, a number that comes again is no fault: the frame before
+        may be one that cannot be decoded, and that claims more messages than it holds.
         """
         if not header.messages:
             return ""

@@ -1,4 +1,4 @@
-"""Log paths: finds the log directories that the paths of a load name."""
+"""Log paths: finds the log directories to which a load's paths refer."""
 
 import glob
 import os

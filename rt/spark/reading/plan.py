@@ -94,7 +94,7 @@ class LogView:
         return LogPlace(self.path, *names, self.copies)
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """Yield each file that is not archived, with its length; end after the first that grows."""
+        """Yield the start and length of each file that is not archived, up to the active file."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end

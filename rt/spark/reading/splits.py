@@ -96,7 +96,10 @@ class _Cutter:
         yield begin, end
 
     def _boundary(self, wanted: int) -> int:
-        """Return the last offset up to `wanted` where a range begins; in a session, a frame."""
+        """Return the last offset up to `wanted` at which a range begins.
+
+        In a session's log, return the last offset at which a frame begins.
+        """
         walk = self._walk_to(lambda entry: entry.offset > wanted)
         found = walk.position.offset
         with suppress(FrameError):  # the task that reads it reports the damage

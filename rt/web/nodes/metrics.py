@@ -175,7 +175,10 @@ def _consensus(streams: Sequence[StreamView], node: str) -> Iterator[Metric]:
 
 
 def _latencies(streams: Sequence[StreamView]) -> Iterator[Metric]:
-    """Yield latency histograms over all streams together, since each histogram has 18 series."""
+    """Yield latency histograms over all streams together.
+
+    A histogram has 18 series, so one for each stream would be too many.
+    """
     counted: dict[str, LatencyCounts] = {}
     for each in streams:
         for kind, more in each.sample.latencies.items():
