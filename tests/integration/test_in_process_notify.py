@@ -181,8 +181,8 @@ def test_the_node_that_confirms_first_is_sent_an_update_first(tmp_path, loop):
     writer = Announcer(str(tmp_path / "s" / "jfk"))
     try:
         writer.grown()
-        wait_for(lambda: len(order) == 2)
-        assert order == ["n1", "n2"]
+        wait_for(lambda: len(order) >= 2)  # four if the loop heard of the writer first
+        assert order[:2] == ["n1", "n2"]
     finally:
         writer.close()
         watcher.stop()
