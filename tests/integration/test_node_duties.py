@@ -407,6 +407,21 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
     assert bench.served == [8, 0]
 
 
+def test_the_merged_log_is_copied_only_if_one_instruction_waits_for_long():
+    """Of 1,000 sessions, one was missing at each tick, and nodes that kept up copied the log."""
+    bench = Bench()
+    duties, bench.missing = bench.duties(), ("jfk", Position(8))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: False))
+    for number in range(100):
+        bench.done_index, entry = number, SimpleNamespace(index=number + 1)
+        bench.queue = [SimpleNamespace(entry=entry)]
+        duties.step(number * 0.1, Mail())
+        assert "copy" not in bench.did
+    for number in range(100, 112):
+        duties.step(number * 0.1, Mail())
+    assert bench.did[-1] == "copy"
+
+
 def test_a_node_that_lacks_part_of_its_log_is_behind_although_nothing_is_queued():
     """A puller that has all of that log lacks what others have merged already."""
     bench = Bench()

@@ -250,6 +250,7 @@ class MergeNode(SimNode):
         self.archiver = make_archiver(self, self.sweeper)
         self.copy: Pull | None = None
         self._unserved_ticks = 0
+        self._queued_s: dict[int, float] = {}
         self.compare_all()
         chance, tick_s = Random(self._chance.getrandbits(32)), world.tick_us / 1e6
         self.duties = Duties(
@@ -448,9 +449,26 @@ class MergeNode(SimNode):
         mail, self._mail = self._mail, Mail()
         self.view, due_s = self.duties.step(self.now_s(), mail)
         self._demand_served()
+        self._queued_s = {
+            each.entry.index: self._queued_s.get(each.entry.index, self.now_s())
+            for each in self.member.execution.queue
+        }
         if due_s != self._due_s:
             self._due_s = due_s
             self._ring(self.life, due_s)
+
+    def _demand_late(self) -> None:
+        """Check that a copy of the merged log is needed: an instruction has waited for long.
+
+        Unless bytes of the merged log itself are missing.
+        """
+        execution = self.member.execution
+        if self.member.executor.lacks_log or not execution.queue:
+            return
+        index = execution.queue[0].entry.index
+        waited_s = self.now_s() - self._queued_s.get(index, self.now_s())
+        if waited_s < self.world.missing_us / 1e6:
+            raise Violation(f"{self.name} copies, and {index} has waited for {waited_s:.3f} s")
 
     def _demand_served(self) -> None:
         """Check that what is executed is served within a few ticks, whether or not more follows.
@@ -688,6 +706,7 @@ class MergeNode(SimNode):
 
     def _copy_log(self, begin: Position) -> Pull:
         self.world.trace(f"{self.name} copies from {begin}")
+        self._demand_late()
         self.copy = Pull(self, self._chance, begin)
         self.world.clock.after(self.world.copying_us, self._pull, self.life, self.copy)
         return self.copy

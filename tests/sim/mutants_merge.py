@@ -6,6 +6,7 @@ from typing import Any
 from rt.format.recovery import judge
 from rt.log.write import active_file as active_files
 from rt.log.write.appender import Appender, Durable
+from rt.node.agree.keep_up import KeepUp
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inbox_syncer import InboxSyncer
 from rt.node.ingest.inboxes import Inboxes
@@ -272,3 +273,10 @@ def a_copy_of_the_next_log_is_read() -> list[Patch]:
 def snapshot_before_the_copies_are_synced() -> list[Patch]:
     """Instructions are dropped that carried what copies hold only in memory."""
     return [(Inboxes, "flush", lambda self: None)]
+
+
+@merging
+def copies_the_log_because_sessions_arrive_one_after_another() -> list[Patch]:
+    """A node copies the merged log if bytes of any session are missing at each tick for a while."""
+    right = " or execution.done_index >= self._missing_to"
+    return [rewritten(KeepUp, "_waited_too_long", right, "")]

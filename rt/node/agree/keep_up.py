@@ -68,6 +68,7 @@ class KeepUp:
         self._copy_log = copy_log
         self._missing_s = missing_s
         self._missing_since_s: float | None = None
+        self._missing_to = 0  # the last instruction that was committed then
         self._hesitates = False
         self._is_over = False  # whether the copy was asked to end
         self._next_hand_over_s = float("-inf")
@@ -159,11 +160,18 @@ class KeepUp:
         return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:
-        if self._member.execution.missing is None:
+        """Whether an instruction has waited for a session's bytes for longer than `missing_s`.
+
+        With many sessions, some bytes are missing at nearly every tick, though each instruction
+        waits for a moment only. So the time begins again once all that was committed when it began
+        is executed.
+        """
+        execution = self._member.execution
+        if execution.missing is None:
             self._missing_since_s = None
             return False
-        if self._missing_since_s is None:
-            self._missing_since_s = now_s
+        if self._missing_since_s is None or execution.done_index >= self._missing_to:
+            self._missing_since_s, self._missing_to = now_s, execution.queue[-1].entry.index
         return now_s - self._missing_since_s > self._missing_s
 
     def _reason(self) -> str:
