@@ -9,7 +9,7 @@ from sequencer.planning.holdings import Holdings
 
 # The wait for a session is so many times as long while its publisher seems connected. It ends,
 # since the connection may be cut silently, which is noticed after 15 s, or the disk may be slow.
-_PATIENCE_WITH_PUBLISHERS: Final = 4
+PATIENCE_WITH_PUBLISHERS: Final = 4
 # The same while any session of that publisher grows: a publisher with a thousand sessions sends
 # them in turn, seconds apart. A node that was asked meanwhile would send the same bytes, and take
 # bandwidth that the publisher needs.
@@ -85,9 +85,9 @@ class Wants:
         """Return how many times longer to wait for a session of this publisher; "" if unknown."""
         if publisher:
             is_busy = self._is_recent(self._busy.get(publisher))
-            return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else _PATIENCE_WITH_PUBLISHERS
+            return _PATIENCE_WITH_BUSY_PUBLISHERS if is_busy else PATIENCE_WITH_PUBLISHERS
         is_next = may_begin and self._is_recent(self._last_busy)
-        return _PATIENCE_WITH_PUBLISHERS if is_next else 1
+        return PATIENCE_WITH_PUBLISHERS if is_next else 1
 
     def _has_grown(self, publisher: str) -> None:
         """Record that a session grew here, if its publisher is known."""
@@ -96,7 +96,7 @@ class Wants:
 
     def _is_recent(self, look: int | None) -> bool:
         """Whether the call of `choose` with this number is one of the last few; False for None."""
-        usual = self._patience * _PATIENCE_WITH_PUBLISHERS
+        usual = self._patience * PATIENCE_WITH_PUBLISHERS
         return look is not None and self._looks - look < usual
 
 

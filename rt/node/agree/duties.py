@@ -144,10 +144,11 @@ class Duties:
         self._records = member.executor.logs.records
         self._dependencies = dependencies
         self._timing = timing
-        self._keep_up = KeepUp(
-            member, dependencies.snapshots, dependencies.copy_log, timing.missing_s
-        )
         self._missing = MissingSessions(member, dependencies.sessions, timing.patience)
+        self._keep_up = KeepUp(
+            member, dependencies.snapshots, dependencies.copy_log, timing.missing_s,
+            self._missing.feeder,
+        )  # fmt: skip
         self._next_tick_s = self._next_look_s = float("-inf")
         self.idle_policy = IdlePolicy(
             member, dependencies.idle_heartbeat, dependencies.watch,

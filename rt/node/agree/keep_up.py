@@ -10,6 +10,7 @@ from rt.log.write.appender import Appender
 from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import Member
+from sequencer.planning.wants import PATIENCE_WITH_PUBLISHERS
 
 _log: Final = logging.getLogger("rt.node")
 _HAND_OVER_PART: Final = 4  # a quarter of `missing_s`: by default 0.5 s, enough to elect
@@ -51,7 +52,12 @@ class KeepUp:
     """
 
     def __init__(
-        self, member: Member, snapshots: NodeSnapshots, copy_log: CopyLog, missing_s: float
+        self,
+        member: Member,
+        snapshots: NodeSnapshots,
+        copy_log: CopyLog,
+        missing_s: float,
+        feeder: Callable[[str], str],
     ) -> None:
         """Prepare.
 
@@ -60,13 +66,15 @@ class KeepUp:
             snapshots: saves snapshots; while one of them syncs the log, the log is not closed.
             copy_log: starts copying, given the position where this node's log ends; the copy is
                 useful only once it is longer.
-            missing_s: how long to wait for a session's bytes before copying.
+            missing_s: how long to wait for a session's bytes before copying; four times as long
+                while the session's publisher seems connected.
+            feeder: returns the publisher of a session if it seems connected, else "".
         """
         self.copy: LogCopy | None = None
         self._member = member
         self._snapshots = snapshots
         self._copy_log = copy_log
-        self._missing_s = missing_s
+        self._missing_s, self._feeder = missing_s, feeder
         self._missing_since_s: float | None = None
         self._missing_to = 0  # the last instruction that was committed then
         self._hesitates = False
@@ -167,12 +175,13 @@ class KeepUp:
         is executed.
         """
         execution = self._member.execution
-        if execution.missing is None:
+        if (missing := execution.missing) is None:
             self._missing_since_s = None
             return False
         if self._missing_since_s is None or execution.done_index >= self._missing_to:
             self._missing_since_s, self._missing_to = now_s, execution.queue[-1].entry.index
-        return now_s - self._missing_since_s > self._missing_s
+        times = PATIENCE_WITH_PUBLISHERS if self._feeder(missing[0]) else 1
+        return now_s - self._missing_since_s > times * self._missing_s
 
     def _reason(self) -> str:
         missing = self._member.execution.missing

@@ -46,7 +46,7 @@ class MissingSessions:
             member.holdings,
             member.executor.ledger,
             missing=missing[0] if missing else "",
-            feeder=self._feeder,
+            feeder=self.feeder,
         )
         for holder, sessions in asked.items():
             own = member.holdings.own
@@ -54,7 +54,8 @@ class MissingSessions:
             member.send(holder, WANT, encode_report(Report(ReportKind.CHANGES, items)))
         self._say({session: holder for holder in asked for session in asked[holder]})
 
-    def _feeder(self, session: str) -> str:
+    def feeder(self, session: str) -> str:
+        """Return the publisher that pushes a session here, "" if none is connected."""
         copy = self._sessions.get(session)
         return copy.peer if copy is not None and copy.is_fed else ""
 

@@ -58,7 +58,8 @@ class AgreementSettings:
     missing_s: Seconds = field(
         default=2.0,
         metadata={
-            "help": "Wait this long for a publisher's bytes; ask another node after half the time."
+            "help": "Wait this long for a publisher's bytes, 4 times as long while it is "
+            "connected; ask another node after half the time."
         },
     )
     carry: bool = field(
