@@ -182,11 +182,24 @@ class PushClient:
         if not self._in_loop(partial(self._book.choose, session, heard)):
             raise Stopped(f"session {session!r} is not shipped: the event loop has ended")
 
-    def leave(self, session: str) -> None:
-        """Stop shipping a chosen session; once this returns, another program may ship it."""
+    def leave(self, session: str, heard: Callable[[], None] | None = None) -> None:
+        """Stop shipping a chosen session; once this returns, another program may ship it.
+
+        Does nothing if the session was chosen again since, with another `heard`.
+        """
         if self._guard.is_copy:
             return
-        self._in_loop(partial(self._leave, session))
+        is_ours = True
+
+        def leave() -> None:
+            nonlocal is_ours
+            is_ours = heard is None or self._book.is_chosen(session, heard)
+            if is_ours:
+                self._leave(session)
+
+        self._in_loop(leave)
+        if not is_ours:
+            return
         self._rounds.await_turn()  # it may be looking at this session, as it will not any more
         with suppress(OSError):
             self._releaser.look_at(session, last=True)

@@ -105,6 +105,10 @@ class SessionBook:
         """Begin to ship a session; call `heard` whenever new confirmations of it were saved."""
         self._chosen = {**self._chosen, session: heard}
 
+    def is_chosen(self, session: str, heard: Callable[[], None]) -> bool:
+        """Whether a session is shipped for the publisher that gave `heard`."""
+        return self._chosen.get(session) == heard
+
     def leave(self, session: str) -> None:
         """Stop shipping this session."""
         self._chosen = {each: heard for each, heard in self._chosen.items() if each != session}

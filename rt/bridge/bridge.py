@@ -14,10 +14,12 @@ from typing import Final, Self
 from rt.bridge.forwarded import headers_of, is_forwarded, path_of
 from rt.client.client import Client
 from rt.client.flight import FlightLimit
-from rt.errors import LimitReached, Misuse
-from rt.events import CaughtUp, Event, NewRun
+from rt.errors import LimitReached, Misuse, SupersededError
+from rt.events import CaughtUp, Event, NewRun, Superseded
 from rt.format.message import Message
 from rt.limits import MIB
+from rt.log.files.archived import place_after
+from rt.log.files.continued import read_continued
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import read_small
 from rt.log.read.start import Start, at_number, parse_start
@@ -85,7 +87,8 @@ class Bridge:
             Misuse: a name is not valid, or the session has a live publisher.
         """
         self._source, self._copy, self._choice = source, copy, choice
-        self._begin_path = os.path.join(os.path.dirname(copy), f"{choice.session}.begin")
+        beside = os.path.join(os.path.dirname(copy), choice.session)
+        self._begin_path, self._log_path = f"{beside}.begin", f"{beside}.log"
         self._target_log, self._source_log = target_log, ""
         self._stopped = threading.Event()
         self.forwarded = self.passed_over = 0  # messages since the start
@@ -126,6 +129,9 @@ class Bridge:
 
         Raises:
             RtError, OSError: as for `Client.subscriber` and `Publisher.publish_many`.
+            SupersededError: another log continues the source's, without messages that were
+                forwarded.
+            Misuse: as above, and it was found out in an earlier run.
         """
         choice = self._choice
         with self._source.subscriber(
@@ -148,10 +154,33 @@ class Bridge:
             with suppress(FileNotFoundError):
                 return parse_start(read_small(self._begin_path, _BEGIN_BYTES_MAX).decode())
             return self._choice.start
+        self._demand_same_log(number)
         with closing(LogDirectory(self._copy)) as log:
             log.refresh()
             # an earlier start is only slower: known numbers are passed over
-            return at_number(log, number) if log.is_there else "earliest"
+            if not log.is_there:
+                return "earliest"
+            rolled, found = log.manifest.rolled, at_number(log, number)
+            gone = (file for file in log.unreadable_files() if rolled[file].next > number)
+            return min(found, next(gone, found))  # the gap, if what comes next was archived
+
+    def _demand_same_log(self, number: int) -> None:
+        """Refuse to continue if the source's log does not have all that was forwarded.
+
+        Its messages with the numbers of those that it lacks would be taken for forwarded ones.
+        """
+        continued = read_continued(self._copy)
+        with suppress(FileNotFoundError):
+            log_id = read_small(self._log_path, _BEGIN_BYTES_MAX).decode()
+            if continued is None or log_id == continued.new:
+                return
+            if log_id != continued.old or number > continued.number:
+                raise Misuse(
+                    f"another log continues the source's from message {continued.number}, and the "
+                    f"session {self._choice.session!r} has messages up to {number - 1} of the log "
+                    "that ended; forward to another --session, from "
+                    f"--start {continued.cut}"
+                )
 
     def _chunks(self, reader: Subscriber, *, follow: bool) -> Iterator[list[Message]]:
         """Yield messages in order, until stopped; without `follow`, until the end is reached.
@@ -196,6 +225,9 @@ class Bridge:
         now_s = time.monotonic()
         if now_s >= self._mark_s and not self._stopped.is_set():
             self._mark_s = now_s + _MARK_S
+            with closing(LogDirectory(self._copy)) as log:
+                log.refresh()
+                place = place_after(log.manifest, place)  # the source's end may be a new file
             self._marks.append((self._publisher.flush("written").position, place))
 
     def _publish(self, run: list[Message]) -> None:
@@ -230,9 +262,13 @@ class Bridge:
             if identity is not None and identity.id == self._target_log:
                 raise Misuse("the source and the target of a bridge are one log")
             self._source_log = identity.id if identity is not None else ""
+            if self._source_log:
+                write_file(self._log_path, self._source_log.encode(), force=True)
         return self._source_log
 
 
 def _say(event: Event) -> None:
+    if isinstance(event, Superseded):  # the next log has other messages under numbers in use
+        raise SupersededError(event)
     if not isinstance(event, CaughtUp | NewRun):
         _log.warning("%s", event)

@@ -157,7 +157,8 @@ class Client:
                 self._publishing, push, session, ask=self._ask, loop=self._loop_begun(),
                 confirm=defaults.confirm if confirm is None else confirm,
                 timeout_s=defaults.confirm_timeout_s, group=group, writer=writer,
-                batching=batching, flight=flight, disk_limit=disk_limit, closed=stalls.forget,
+                batching=batching, flight=flight, disk_limit=disk_limit,
+                closed=lambda name: stalls.forget(name, on_event),
             )  # fmt: skip
             if on_event is not None:
                 stalls.hear(session, on_event)

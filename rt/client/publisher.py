@@ -306,7 +306,7 @@ class ClientPublisher:
             reason = self._publisher.shipping_note
         finally:
             self._closed(self.name)
-            self._push.leave(self.name)
+            self._push.leave(self.name, self._receipts.heard)
         if not drained:
             _log.warning(
                 "session %s: a majority of the nodes does not have everything yet%s; it stays in "

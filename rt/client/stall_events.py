@@ -28,9 +28,10 @@ class StallEvents(PushWatch):
         """Have `on_event` called when this session stalls, and when it flows again."""
         self._hearers[session] = on_event
 
-    def forget(self, session: str) -> None:
-        """Remove the function registered for this session."""
-        self._hearers.pop(session, None)
+    def forget(self, session: str, on_event: OnStall | None) -> None:
+        """Remove this function, unless another was registered for the session since."""
+        if self._hearers.get(session) is on_event:
+            self._hearers.pop(session, None)
 
     def changed(self, before: Mapping[str, float]) -> None:
         """Call the listeners of sessions that have stalled, or flow again, since the last check."""

@@ -351,6 +351,7 @@ class GatewayApp:
             if stream.is_closed or left_s <= 0:
                 return _nothing(stream, begin, cursor)
             await self._changed(name, stream, left_s)
+            self._follower.demand_running()  # otherwise the stream is outdated
             found = self._store.summary(name)
             if found is None or found.begin != stream.begin:
                 raise FailedError(404, "the stream was deleted")

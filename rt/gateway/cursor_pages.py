@@ -77,7 +77,9 @@ class CursorPages:
                 "do": "cursor-open", "name": name, "silence_s": silence_s, "pin_bytes": 0,
                 "share": "", "holder": f"http {holder}", "takeover": takeover, "asks_again": True,
             })  # fmt: skip
-            if found["position"] == str(START) and "from" in query:
+            # nodes of an earlier version do not say whether it is new
+            is_new = found.get("is_new", found["position"] == str(START))
+            if is_new and "from" in query:
                 begin = await asyncio.to_thread(self._place, query["from"])
                 found = await self._ack(name, str(found["epoch"]), str(begin))
             return _shown(found)

@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 
 from rt.amounts import duration_text
 from rt.client.client import Client
-from rt.events import Event, Gap, Poisoned
+from rt.errors import SupersededError
+from rt.events import Event, Gap, Poisoned, Superseded
 from rt.gateway.access import IDENTITY, Access, holder_of, read_tokens
 from rt.gateway.app import GatewayApp
 from rt.gateway.cursor_pages import CursorPages
@@ -155,6 +156,8 @@ class GatewayProtocol(HttpProtocol):
 
 def _say_event(event: Event) -> None:
     """Log a gap or a poisoned frame, because of which streams may be incomplete."""
+    if isinstance(event, Superseded):  # the store has changes that no log has: it is made again
+        raise SupersededError(event)
     if isinstance(event, Gap | Poisoned):
         _log.warning("streams may lack messages: %s", event)
 

@@ -108,7 +108,12 @@ class LogPages:
         with closing(reader):
             place: Position | None = None  # within a batch
             while place is None and time.monotonic() < until_s:
-                batch = reader.next_batch()
+                try:
+                    batch = reader.next_batch()
+                except GapError as error:
+                    if not (found or poisoned):
+                        raise
+                    return LogPart(found, str(error.gap.begin), False, len(poisoned))
                 if batch is None:
                     return LogPart(found, str(reader.position), True, len(poisoned))
                 try:

@@ -57,7 +57,7 @@ class StreamReader:
         place = begin
         with closing(self._reader(begin)) as reader:
             while place < end and size < most and time.monotonic() < until_s:
-                batch = self._next(reader)
+                batch = _next(reader, is_first=not found)
                 if batch is None:
                     break
                 if batch.columns.key_offsets is None:
@@ -80,11 +80,19 @@ class StreamReader:
             self._root, stream=self._stream, start=begin, follow=False, on_poison="skip"
         )
 
-    def _next(self, reader: Subscriber) -> Batch | None:
-        try:
-            return reader.next_batch()
-        except GapError as error:
+
+def _next(reader: Subscriber, *, is_first: bool) -> Batch | None:
+    """Return the next batch; None at the end, or at a gap after what this part has already.
+
+    Raises:
+        GoneError: there is a gap, and `is_first`: this part has nothing before the gap.
+    """
+    try:
+        return reader.next_batch()
+    except GapError as error:
+        if is_first:
             raise GoneError(str(error)) from None
+        return None
 
 
 def place_of(log: str, start: str) -> Position:

@@ -229,6 +229,7 @@ class ClaimReading:
                 raise
             claim.read_to = min(gap.end, claim.end)
             if claim.handed <= claim.done:  # otherwise a later report covers the gap
+                claim.handed = claim.read_to  # a message after the gap is not the claim's first
                 self._claims.progress(claim, claim.read_to)
             if trouble.on_gap == "raise":
                 raise

@@ -97,6 +97,7 @@ class GroupSubscriber:
         self._open: list[HeldClaim] = []  # in order of delivery
         self._source: Iterator[Delivery] | None = None
         self._handed_out: Message | None = None
+        self._unheard: BaseException | None = None  # an error that a cancelled caller missed
         self._use = InUse(self._release)
         self._reading = ClaimReading(
             group, claims, wanted.choice, wanted.trouble,
@@ -142,6 +143,9 @@ class GroupSubscriber:
 
     def _messages(self, timeout_s: float | None, left: float) -> Iterator[Delivery]:
         while not self._use.is_stopped:
+            unheard, self._unheard = self._unheard, None
+            if unheard is not None:
+                raise unheard
             self._ack_handed_out()
             if not left:
                 return
@@ -164,8 +168,10 @@ class GroupSubscriber:
                 message = await asyncio.shield(looking)
             except asyncio.CancelledError:
                 await asyncio.wait([looking])
-                if not looking.cancelled() and looking.exception() is None:
-                    self._take_back(looking.result())
+                if not looking.cancelled():
+                    self._unheard = looking.exception()
+                    if self._unheard is None:
+                        self._take_back(looking.result())
                 raise
             if message is not None:
                 yield message

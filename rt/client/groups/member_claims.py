@@ -157,7 +157,9 @@ class MemberClaims:
         """Have the message at a position delivered again later, and continue after it."""
         if not claim.is_lost:
             self._failed.append([claim.number, int(position), self._group.retry_s])
-        claim.done = max(claim.done, Position(position + 1))
+        after = Position(position + 1)
+        is_whole = claim.tail is not None and after >= claim.tail
+        claim.done = max(claim.done, claim.end if is_whole else after)
         claim.handed = max(claim.handed, claim.done)
         self._is_hurried = True
 

@@ -207,7 +207,8 @@ class LocalCursor:
         try:
             self._state = self._known(share)
             continued = read_continued(merged_directory(root, stream))
-            if continued is not None:  # the last reader ended before it moved the cursor
+            # The last reader ended before it moved the cursor; a new cursor has no position yet.
+            if continued is not None and self._state.epoch:
                 self.carry(continued)
         except BaseException:
             os.close(self._lock_fd)
@@ -245,6 +246,7 @@ class LocalCursor:
             )
         with self._lock:
             epoch = self._state.epoch + 1
+            position = max(position, self.state.position)  # it may be acknowledged already
             self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
 
     def carry(self, continued: ContinuedLog) -> None:

@@ -63,7 +63,7 @@ class HeldCursor:
     def record_done(self, request: dict[str, Any]) -> None:
         """Record that a request was carried out."""
         self._is_unsure = False
-        if "position" in request:
+        if "position" in request and request.get("log", "") in ("", self.log):
             self.sent = max(self.sent, Position.parse(request["position"]))
 
     def must_ask_again(self, request: dict[str, Any], error: Exception) -> bool:

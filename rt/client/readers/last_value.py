@@ -9,8 +9,8 @@ from typing import Final, Self
 
 from rt.amounts import duration_text
 from rt.client.readers.checkpoint import Checkpoint, Values
-from rt.errors import Misuse, RtError, Stopped, spoken
-from rt.events import CaughtUp, Event, Gap
+from rt.errors import Misuse, RtError, Stopped, SupersededError, spoken
+from rt.events import CaughtUp, Event, Gap, Superseded
 from rt.format.message import Message
 from rt.log.files.archived import is_own_gap, place_after
 from rt.log.files.directory import LogDirectory
@@ -172,6 +172,8 @@ class LastValue(Mapping[bytes, Message]):
     def _meet(self, event: Event) -> None:
         if isinstance(event, CaughtUp):
             self._position = event.position
+        elif isinstance(event, Superseded):  # values from beyond the cut are in no log any more
+            raise SupersededError(event)
         elif isinstance(event, Gap):
             if is_own_gap(event):
                 raise Misuse(
@@ -184,5 +186,8 @@ class LastValue(Mapping[bytes, Message]):
     def _store(self) -> None:
         """Store the values, unless nothing has come since the last time."""
         if self._position != self._stored_to:
-            self._checkpoint.store(Values(self._position, self._values))
+            try:
+                self._checkpoint.store(Values(self._position, self._values))
+            except Misuse as error:  # a value is too large, with what is stored beside it
+                _log.warning("the last values are not stored: %s", error)
         self._stored_to, self._stored_s = self._position, time.monotonic()

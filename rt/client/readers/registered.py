@@ -18,7 +18,7 @@ from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
 from rt.log.files.continued import ContinuedLog
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_cursor
-from rt.net.admin import AdminClient, reading_answers
+from rt.net.admin import PASSING, AdminClient, NoLeader, reading_answers
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
 from rt.position import START, Position
@@ -101,7 +101,8 @@ class RegisteredReader:
             with reading_answers():
                 epoch, position = int(found["epoch"]), Position.parse(str(found["position"]))
             undo.pop_all()
-        self.is_new = position == START
+        # nodes of an earlier version do not say it
+        self.is_new = found.get("is_new", position == START) is True
         self._held = HeldCursor(self.name, epoch, position, time.monotonic())
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self.is_closed = False
@@ -236,8 +237,9 @@ def _taken(nodes: AdminClient, request: dict[str, Any], wait_s: float | None) ->
     while True:
         try:
             return nodes.ask(request)
-        except Refused as error:
-            if error.code != "held" or wait_s == 0:
+        except (Refused, NoLeader) as error:
+            passes = isinstance(error, NoLeader) or error.code in ("held", *PASSING)
+            if not passes or wait_s == 0:
                 raise
             if wait_s is not None and time.monotonic() > began_s + wait_s:
                 raise TimeoutError(f"{error} after {duration_text(wait_s)}") from None

@@ -13,6 +13,7 @@ from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, LogIdentity, decode_entry, encode_entry
 from rt.inspect.divergence import Spans, count_messages, messages_after
 from rt.log.files.absent import no_log
+from rt.log.files.archived import place_after
 from rt.log.files.continued import CONTINUED_NAME, ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import SET_ASIDE, make_private_directory, sync_directory, write_whole
@@ -139,7 +140,7 @@ def _demand(log: LogDirectory, succession: Succession, cut: Position) -> LogIden
     if identity.id not in (succession.old, succession.new):
         words = f"{log.path} is a copy of the log {identity.id}, and {succession.old} has ended"
         raise Misuse(f"{words}; name the succession of its own log")
-    if identity.id == succession.old and end_of(log) >= cut:
+    if identity.id == succession.old and place_after(log.manifest, end_of(log)) >= cut:
         proof = proof_at(log, cut)
         if proof != Proof(succession.number, bytes.fromhex(succession.digest)):
             words = "it is damaged, or its files there are archived" if proof is None else ""

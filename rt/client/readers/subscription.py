@@ -10,7 +10,7 @@ from rt.errors import Misuse, Stopped
 from rt.format.message import Batch, Message
 from rt.log.files.continued import ContinuedLog
 from rt.log.files.directory import LogDirectory
-from rt.position import Position
+from rt.position import START, Position
 from rt.subscriber import Subscriber
 
 Acknowledgement = Literal["auto", "explicit"]
@@ -204,6 +204,9 @@ class Subscription:
         if self._handed_out is None or self.acked >= self._handed_out:
             with suppress(Stopped):
                 self._cursor.ack(self._subscriber.position)
+        elif isinstance(self._cursor, LocalCursor):
+            with suppress(Stopped):
+                self._cursor.ack(START)  # stores what is acknowledged, if that is due
         self._idle()
 
     def _ack_handed_out(self) -> None:

@@ -71,8 +71,11 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         if takeover not in _TAKEOVERS:
             raise Misuse("takeover is refuse or fence")
         name, share = str(request.get("name")), str(request.get("share", ""))
+        is_new = False
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            nonlocal is_new
+            is_new = known is None
             # The holder of a forgotten cursor of this name may still report: no epoch may repeat.
             cursor = known or RegisteredCursor(
                 name, identity.name, role=identity.role.value, epoch=self._now_ns() // MS_NS
@@ -94,7 +97,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
 
         cursor, _ = yield from self.change(name, change)
         self._hear(name, cursor.epoch if cursor else 0)
-        return _facts(cursor)
+        return {**_facts(cursor), "is_new": is_new}
 
     def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Acknowledge up to a position, if given, and record that the holder is alive."""
