@@ -47,11 +47,16 @@ def test_a_function_that_fails_stops_neither_the_watch_nor_others(tmp_path):
         cluster.publisher("jfk").publish(b"AA1")
         cluster.publisher("lga").publish(b"AA1")
         watch = StallEvents(push, stalled_s=0.0)
-        watch.hear("jfk", lambda _event: called.set() or 1 / 0)
+
+        def fail(_event):
+            called.set()
+            raise ZeroDivisionError
+
+        watch.hear("jfk", fail)
         watch.hear("lga", heard.append)
         watch.start()
         assert called.wait(PATIENCE_S)
         assert eventually(lambda: heard, PATIENCE_S)
         assert eventually(lambda: not watch.stuck(), PATIENCE_S)
-        watch.forget("jfk")
+        watch.forget("jfk", fail)
         watch.stop()
