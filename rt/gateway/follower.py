@@ -32,12 +32,16 @@ class StreamFollower:
 
     Threads: the thread runs `_run` and what it calls; the owner calls `start` and `stop`; the event
         loop calls everything else. Any thread may read `end` and `failure`; `stop` sets
-        `_is_stopping`; `_lock` guards `_expected` and `_changed`; `_begun_ns` is set before the
+        `_is_stopping`; `_lock` guards `_expected` and `_changed`; `_due` is set before the
         thread starts.
     """
 
     def __init__(
-        self, store: StreamStore, subscriber: Subscriber, begin: Callable[[], Position]
+        self,
+        store: StreamStore,
+        subscriber: Subscriber,
+        begin: Callable[[], Position],
+        latest: Callable[[], Position | None] = lambda: None,
     ) -> None:
         """Prepare; call `start` to begin.
 
@@ -45,12 +49,14 @@ class StreamFollower:
             store: the streams that messages change.
             subscriber: begins at `store.position`; closed by `stop`.
             begin: returns the position at which the copy begins; everything earlier is archived.
+            latest: asks the nodes where the log ends now; None if they do not say it.
         """
         self._begin, self._begin_s = begin, float("-inf")
         self.end = store.position
         self.failure = ""  # why it has ended
         self._reached = threading.Event()  # the end that the log had when it began
-        self._begun_ns = 0
+        self._latest = latest
+        self._due: Position | None = None  # the end that the log had when this began, if known
         self._is_stopping = False
         self._store = store
         self._subscriber = subscriber
@@ -63,7 +69,7 @@ class StreamFollower:
 
     def start(self) -> None:
         """Start the thread; wait a few seconds at most for it to read the whole log."""
-        self._begun_ns = time.time_ns()
+        self._due = self._latest()
         self._thread.start()
         self._reached.wait(_REACHED_S)
 
@@ -136,7 +142,7 @@ class StreamFollower:
             for message in subscriber.messages(_IDLE_S):
                 self._execute(message)
                 self.end = message.next_position
-                if self.is_behind and (message.merge_time_ns or 0) > self._begun_ns:
+                if self._due is not None and self.end >= self._due:
                     self._reached.set()  # a busy log may have no pause for a long time
                 if time.monotonic() - written_s > _COMMIT_S:
                     break

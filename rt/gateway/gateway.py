@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from rt.amounts import duration_text
 from rt.client.client import Client
-from rt.errors import SupersededError
+from rt.errors import RtError, SupersededError
 from rt.events import Event, Gap, Poisoned, Superseded
 from rt.gateway.access import IDENTITY, Access, holder_of, read_tokens
 from rt.gateway.app import GatewayApp
@@ -24,7 +24,8 @@ from rt.gateway.writing import StreamWriter
 from rt.log.files.directory import LogDirectory
 from rt.log.files.lock import take_lock
 from rt.names import MERGED_NAME, stream_directory
-from rt.net.admin import AdminClient
+from rt.net.admin import END, AdminClient
+from rt.position import Position
 from rt.subscriber import Subscriber
 from rt.web.serving.assets import asset_route
 from rt.web.serving.protocol import HttpProtocol
@@ -89,7 +90,9 @@ class Gateway:
                 on_event=_say_event,
             )  # fmt: skip
             log = os.path.join(directory, MERGED_NAME)
-            follower = StreamFollower(store, subscriber, partial(place_of, log, "earliest"))
+            follower = StreamFollower(
+                store, subscriber, partial(place_of, log, "earliest"), partial(_latest, nodes)
+            )
             reader = StreamReader(root, client.stream, store)
             writer = StreamWriter(client, directory, store, follower) if settings.append else None
             cursors = CursorPages(nodes, partial(place_of, log))
@@ -152,6 +155,14 @@ class GatewayProtocol(HttpProtocol):
             await app({**scope, IDENTITY: holder}, receive, send)
 
         self.app = known
+
+
+def _latest(nodes: AdminClient) -> Position | None:
+    """Return where the log ends now, as the nodes say; None if none of them says it."""
+    try:
+        return Position.parse(str(nodes.ask({"do": END, "latest": True}).get("end")))
+    except (RtError, OSError, ValueError):
+        return None
 
 
 def _say_event(event: Event) -> None:
