@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from archive_cluster import STREAM, connect
+from archive_cluster import STREAM, ArchiveCluster, connect
 from commands import run
 from faulty import FaultyDisk
 from logs import MergedLog
@@ -298,3 +298,29 @@ def test_a_program_that_logs_and_ends_loses_no_record(tmp_path):
     with rt.Subscriber(tmp_path, stream=STREAM, session="logs", follow=False) as reader:
         found = [each.payload for each in reader]
     assert found == [b"order %d" % number for number in range(500)]
+
+
+def test_a_close_that_still_waits_leaves_the_next_publisher_of_its_session_alone(tmp_path):
+    """Its end stopped the shipping of the session for good, and in silence."""
+    with ArchiveCluster(tmp_path / "c", nodes=1) as cluster, connect(cluster, tmp_path) as client:
+        first = client.publisher("again")
+        first.publish(b"1", confirm="merged", timeout_s=PATIENCE_S)
+        cluster.stop("n1")
+        first.publish(b"2")
+        ending = threading.Thread(target=first.close, args=(3.0,))
+        ending.start()
+        opened = []
+
+        def is_open():
+            try:
+                opened.append(client.publisher("again"))
+            except Misuse:
+                return False  # the first publisher still has it
+            return True
+
+        assert eventually(is_open)
+        assert ending.is_alive(), "the first still waits"
+        ending.join()
+        cluster.start("n1")
+        opened[0].publish(b"3", confirm="merged", timeout_s=PATIENCE_S / 2)
+        assert opened[0].confirmed().merged > START

@@ -11,11 +11,16 @@ from urllib.request import Request, urlopen
 import pytest
 from archive_cluster import STREAM, connect
 from commands import clean_environment
+from logs import MergedLog
+from replicator_host import eventually
 
 from rt.client.readers.checkpoint import Checkpoint, Values
+from rt.client.readers.last_value import LastValue
 from rt.errors import Misuse
 from rt.format.message import Message, Origin
+from rt.limits import MESSAGE_BYTES_MAX
 from rt.position import START, Position
+from rt.subscriber import Subscriber
 
 PATIENCE_S = 60
 LOG_ID = "ab" * 16
@@ -196,3 +201,22 @@ def get(url):
     except HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def test_a_value_too_large_to_be_stored_ends_no_last_values(tmp_path, caplog):
+    """A checkpoint stores more beside each value; the largest messages did not fit."""
+    largest = b"k1" + bytes(MESSAGE_BYTES_MAX - 4)  # its key is its first two bytes
+    with MergedLog(str(tmp_path / STREAM / "out"), log_id=LOG_ID) as log:
+        log.merge("jfk", [largest], keys=True)
+
+    def reader(place, meet):
+        return Subscriber(str(tmp_path), stream=STREAM, start=place, on_event=meet, watch="poll")
+
+    values = LastValue(
+        reader, Checkpoint(str(tmp_path), STREAM, "large", LOG_ID), Values(START, {}),
+        lambda _timeout_s: START, keys_max=10, checkpoint_s=0.0,
+    )  # fmt: skip
+    with values:
+        assert eventually(lambda: "the last values are not stored" in caplog.text)
+        assert values[b"k1"].payload == largest
+    assert values[b"k1"].payload == largest

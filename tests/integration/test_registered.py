@@ -650,3 +650,31 @@ def test_a_living_reader_keeps_its_pin_though_it_acknowledges_nothing(nodes):
     nodes.now_ns += 25 * 3600 * 10**9
     acked(leader, epoch)
     assert nodes.cursor().stored_ns > before + 24 * 3600 * 10**9
+
+
+def test_a_cursor_that_was_reset_to_the_beginning_begins_there(cluster, tmp_path):
+    """It was taken for a new one: its reader's start applied again, and everything was skipped."""
+    with connect(cluster, tmp_path) as client:
+        publisher = client.publisher("again")
+        publisher.publish_many([b"%d" % number for number in range(5)])
+        publisher.flush("merged", PATIENCE_S)
+        cursor = rt.Registered("again")
+        with client.subscriber(cursor=cursor, start="latest") as reader:
+            assert not list(reader.messages(0))
+        cluster.ask({"do": "cursor-reset", "name": "again", "start": "earliest"}, "subscriber")
+        with client.subscriber(cursor=cursor, start="latest", follow=False) as reader:
+            found = [each.payload for each in reader if each.session == "again"]
+        assert found == [b"%d" % number for number in range(5)]
+
+
+def test_a_cursor_of_a_stream_that_was_empty_keeps_its_place(tmp_path):
+    """A restarted reader skipped what had been published meanwhile."""
+    cursor = rt.Registered("fresh")
+    with ArchiveCluster(tmp_path / "c") as cluster, connect(cluster, tmp_path / "r") as client:
+        with client.subscriber(cursor=cursor, start="latest") as reader:
+            assert not list(reader.messages(0.5))
+        publisher = client.publisher("s1")
+        publisher.publish_many([b"%d" % number for number in range(5)])
+        publisher.flush("merged", PATIENCE_S)
+        with client.subscriber(cursor=cursor, start="latest", follow=False) as reader:
+            assert [each.payload for each in reader] == [b"%d" % number for number in range(5)]

@@ -1,5 +1,6 @@
 """One member of a group, without a network: what it reports as handled was handled."""
 
+import asyncio
 import shutil
 import threading
 import time
@@ -12,18 +13,19 @@ from logs import MergedLog
 from reading_groups import SPARK, Nodes
 
 from rt.client.groups import claim_reading
-from rt.client.groups.claim_reading import Choice, OnTrouble
+from rt.client.groups.claim_reading import Bury, Choice, ClaimReading, OnTrouble
 from rt.client.groups.claims import Claims
 from rt.client.groups.group import DeadLetter, Group
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
 from rt.client.groups.joining import join
+from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.client.readers.registered import Registered, RegisteredReader
 from rt.errors import CorruptLog, GapError, PeerError
 from rt.events import NoMatch
 from rt.format.manifest import Archived
 from rt.log.notify.watch import Watch
 from rt.net.loop.event_loop import EventLoop
-from rt.position import START
+from rt.position import START, Position
 from rt.subscriber import Subscriber
 from tests.replicator_host import eventually
 
@@ -38,6 +40,8 @@ class Closing(Subscriber):
     def __init__(self, world, *arguments, **options):
         super().__init__(*arguments, **options)
         self.world = world
+        world.opened.set()
+        world.may_read.wait(PATIENCE_S)
 
     def close(self):
         self.world.closed += 1
@@ -62,6 +66,8 @@ class World:
         self.failures = []
         self.loop = EventLoop()
         self.closed = 0  # how many readers were closed
+        self.opened, self.may_read = threading.Event(), threading.Event()
+        self.may_read.set()
 
     def publish(self, _key, payload):
         """Take a dead letter, or fail."""
@@ -362,3 +368,51 @@ def test_stop_ends_the_wait_for_nodes_before_what_follows_a_suspect_message(worl
         messages.stop()
         reading.join(PATIENCE_S)
         assert left == [None]
+
+
+def test_a_cancelled_wait_keeps_the_gap_for_the_next_one(world):
+    """`asyncio.wait_for` cancels: the gap counted as handled, and its program heard of none."""
+    world.archive(1, "limit")
+
+    async def cancelled(messages):
+        waiting = asyncio.ensure_future(anext(aiter(messages)))
+        assert await asyncio.to_thread(world.opened.wait, PATIENCE_S)
+        waiting.cancel()
+        world.may_read.set()  # the thread that looks for a message meets the gap
+        await asyncio.wait([waiting])
+        return waiting.cancelled()
+
+    with world.member(group("a")) as messages:
+        world.may_read.clear()
+        assert asyncio.run(cancelled(messages))
+        with pytest.raises(GapError):
+            next(messages.messages(PATIENCE_S))
+        assert next(messages.messages(PATIENCE_S)).payload == b"5"
+
+
+def test_no_message_after_a_gap_is_a_dead_letter_for_the_one_before_it(world):
+    """Only the first message of the range was delivered too often, and it is archived."""
+    world.archive(1, "limit")
+    claims = MemberClaims(group("a"), "a", START, follow=True)
+    told = SimpleNamespace(
+        is_done=False, progress=lambda claim, place: claims.progress(claim, place, 0.0),
+        handled=claims.handled, grown=claims.grown, give_back=claims.give_back,
+    )  # fmt: skip
+    reading = ClaimReading(
+        group("a", dead_letters="dead"), told, NO_CHOICE, OnTrouble("skip", "raise", None),
+        is_stopped=lambda: False, has_grown=lambda: False, now_s=lambda: 0.0,
+    )  # fmt: skip
+    claim = HeldClaim(7, START, world.log.appender.end, 6, True, START, START, START)
+    with Subscriber(str(world.root), stream="flights", start=START) as reader:
+        steps = list(reading.steps(claim, reader))
+    assert steps
+    assert not [step for step in steps if isinstance(step, Bury)]
+
+
+def test_a_range_whose_last_wanted_message_is_rejected_is_finished():
+    """Its end was read before; nothing was left to read, so the group waited for it for ever."""
+    claims = MemberClaims(group("a"), "a", START, follow=True)
+    end, last = Position(4096), Position(1000)
+    claim = HeldClaim(7, START, end, 1, False, START, START, START, tail=Position(last + 1))
+    claims.reject(claim, last)
+    assert (claim.done, claim.handed) == (end, end)

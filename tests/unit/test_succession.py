@@ -3,15 +3,21 @@
 import json
 import os
 import random
+import shutil
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from replicator.pull.local_copy import LocalCopy
 from replicator.pull.promoted import SUCCESSION_NAME, promoted_to
+from rt.bridge.bridge import Bridge, BridgeChoice
 from rt.client.promotion import succession
+from rt.client.readers.checkpoint import Values
 from rt.client.readers.cursor import LocalCursor, read_cursors
+from rt.client.readers.held_cursor import HeldCursor
+from rt.client.readers.last_value import LastValue
 from rt.client.readers.rejoin import LISTING_NAME, rejoin
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.readers.subscription import Subscription
@@ -20,6 +26,7 @@ from rt.errors import Misuse, Refused, SupersededError
 from rt.events import Superseded
 from rt.format.ranges import EMPTY_DIGEST
 from rt.inspect.verify import open_log, verify_log
+from rt.log.files.continued import ContinuedLog
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.read.proof import boundaries, last_proof
@@ -31,6 +38,7 @@ from rt.position import START, Position
 from rt.subscriber import Subscriber
 from sequencer.ledger.ledger import Ledger
 from tests.logs import MergedLog
+from tests.replicator_host import eventually
 
 STREAM = "flights"
 OLD, NEW = "3" * 32, "1" * 32
@@ -310,3 +318,92 @@ def test_what_was_handed_out_before_the_cut_is_acknowledged_only_by_its_program(
         assert reader.acked == end, "all that was handed out, of the log that goes on"
     state = read_cursors(str(copy), STREAM)["mine"]
     assert (state.position, state.log_id) == (end, NEW)
+
+
+def test_a_new_cursor_in_a_copy_that_was_cut_begins_at_its_start(copy):
+    """It was moved to the cut of a log that it had never read: its start was ignored."""
+    rejoin(str(copy), STREAM, _word(places(copy)[1]))
+    with closing(LocalCursor(str(copy), STREAM, "new")) as cursor:
+        assert cursor.is_new
+
+
+def test_a_cut_at_the_beginning_of_the_next_file_is_proved(tmp_path):
+    """The copy ends there by another name; any digest was believed."""
+    path = tmp_path / STREAM / "out"
+    path.mkdir(parents=True)
+    with MergedLog(str(path), log_id=OLD) as log:
+        log.merge("jfk", [b"1", b"2"])
+        log.roll()
+        cut = log.next_file
+    wrong = replace(WORD, cut=str(cut), number=2, digest="f" * 32)
+    with pytest.raises(Misuse, match="not equal to the log that goes on"):
+        rejoin(str(tmp_path), STREAM, wrong, is_dry=True)
+
+
+def test_an_answer_about_the_old_log_counts_for_nothing_in_the_next():
+    """The acknowledgements up to that place were never sent to the nodes of the next log."""
+    held = HeldCursor("etl", 1, Position(10), 0.0)
+    held.log = OLD
+    held.ack(Position(1000))
+    request = held.said(5.0)
+    held.carry(ContinuedLog(OLD, NEW, Position(500), 5, 10, ""))
+    held.record_done(request)  # the old cluster answers late
+    held.ack(Position(800))
+    assert held.said(100.0, is_sign=True)["position"] == str(Position(800))
+
+
+def old_log(copy):
+    """Write a log of two ranges; return its path, and the word that cuts it after the first."""
+    path = copy / STREAM / "out"
+    shutil.rmtree(path)
+    path.mkdir()
+    with MergedLog(str(path), log_id=OLD) as log:
+        log.merge("jfk", [b"k0 kept"], keys=True)
+        log.merge("jfk", [b"k1 lost", b"k2 lost"], keys=True)
+    with closing(LogDirectory(str(path))) as directory:
+        directory.refresh()
+        cut = next(iter(boundaries(directory, START)))
+    return str(path), _word(cut)
+
+
+def test_last_values_end_where_a_log_continues_without_what_they_have(copy):
+    """They kept values that no log has, and were taken for those of the stream."""
+    path, word = old_log(copy)
+
+    def reader(place, meet):
+        return Subscriber(
+            str(copy), stream=STREAM, start=place, on_gap="notify", on_event=meet, watch="poll"
+        )
+
+    kept = SimpleNamespace(store=lambda _values: None, close=lambda: None)
+    values = LastValue(
+        reader, kept, Values(START, {}), lambda _timeout_s: START, keys_max=10, checkpoint_s=60
+    )
+    with closing(values):
+        assert eventually(lambda: len(values) == 3)
+        rejoin(str(copy), STREAM, word)
+        with MergedLog(path, log_id=NEW, number=word.number) as log:
+            log.merge("ewr", [b"k3 new"], keys=True)
+
+        def is_ended():
+            try:
+                return b"k3" in values
+            except SupersededError:
+                return True
+
+        assert eventually(is_ended)
+        with pytest.raises(SupersededError, match="messages 1 to 2 are not part"):
+            values.get(b"k1")
+
+
+def test_a_bridge_passes_over_nothing_of_a_log_that_continues_its_source(copy):
+    """New messages under numbers that it had forwarded were taken for the forwarded ones."""
+    path, word = old_log(copy)
+    (copy / STREAM / "bridge.log").write_text(OLD)  # as its last run left it
+    rejoin(str(copy), STREAM, word)
+    session = SimpleNamespace(next_sequence=3)  # numbers 0, 1 and 2 of the old log
+    target = SimpleNamespace(publisher=lambda *_names, **_options: session)
+    source = SimpleNamespace(stream=STREAM, subscriber=Subscriber)  # never called
+    bridge = Bridge(source, path, target, "", BridgeChoice("bridge"))
+    with pytest.raises(Misuse, match=r"source's from message 1, .* up to 2 of"):
+        bridge.run(follow=False)
