@@ -22,7 +22,7 @@ class Nodes:
     """A ledger, its leaders, and the merged log that they divide."""
 
     def __init__(self, directory, end, number):
-        self.ledger, self.now_s = Ledger(), 100.0
+        self.ledger, self.now_s, self.term = Ledger(), 100.0, 1
         self.directory, self.end, self.number = str(directory), end, number
         self.barriers = 0  # how often a leader waited for the latest state
         self.behind = None  # what a leader that has not executed its log knows: notes, end, number
@@ -32,7 +32,14 @@ class Nodes:
     def view(self):
         known = dict(self.ledger.notes), self.end, self.number
         notes, end, number = self.behind or known
-        return SimpleNamespace(notes=notes, leads=True, end=end, number=number, time_ns=0)
+        return SimpleNamespace(
+            notes=notes,
+            leads=True,
+            end=end,
+            number=number,
+            time_ns=0,
+            engine=SimpleNamespace(term=self.term),
+        )
 
     def decide(self, note, is_done, *, may_repeat):
         self.between()

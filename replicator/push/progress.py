@@ -120,6 +120,7 @@ class SessionProgress:
         self._reached: dict[str, NodeReached] = {}  # by node
         self._holders: dict[str, str] = {}  # by node, the name in its last certificate
         self._log = self._last_log = ""  # ids of the shipped log, and of the one before it
+        self._is_next = False  # whether what is noted may be of an ended log of the nodes
         self._lock = threading.Lock()
 
     def follow(self, nodes: Sequence[str], release: Release) -> None:
@@ -222,7 +223,8 @@ class SessionProgress:
         """
         with self._lock:
             self.known = in_next_log(self.known)
-            self._reached = {}
+            self._reached, self._is_next = {}, True
+            self._by_standby.clear()
 
     def _begin(self, log: str) -> None:
         if log != self._log:
@@ -231,6 +233,8 @@ class SessionProgress:
         self._by_standby.clear()
         self._file.close()  # the directory may be another one
         self.known = self._noted = self._file.read()
+        if self._is_next:
+            self.known = in_next_log(self.known)
         self._reached = {}
 
     def save(self, *, whole: bool = True) -> None:

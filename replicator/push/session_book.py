@@ -63,6 +63,7 @@ class SessionBook:
         self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
         self._holders: dict[str, str] = {}  # by node, the name in the last certificate there
+        self._has_ended = False  # whether a log of the nodes is known to have ended
         self._serial: int | None = None  # how many logs had ended when a connection last began
 
     def follow(self, nodes: Sequence[str]) -> None:
@@ -81,7 +82,8 @@ class SessionBook:
         Args:
             serial: how many logs were known to have ended when this connection began.
         """
-        if self._serial is not None and serial > self._serial:
+        if serial > (self._serial or 0):
+            self._has_ended = True
             for each in self._progress.copy().values():
                 each.begin_epoch()
         self._serial = serial if self._serial is None else max(serial, self._serial)
@@ -215,6 +217,8 @@ class SessionBook:
                 self.path(session), self._nodes, self._release, keep_s=self._keep_s,
                 standby=self._standby,
             )  # fmt: skip
+            if self._has_ended:
+                made.begin_epoch()
             known = self._progress.setdefault(session, made)
         return known
 

@@ -138,6 +138,8 @@ class LogFeeds:
 
     def begin(self, end: Position) -> None:
         """Notify the first few connections that the log has grown; call `go_on` soon after."""
+        if end < self.end:  # a file at the end was set aside, and pullers may have it open
+            self.damaged.replaced += 1
         self.end = end
         self._left = iter(self._feeds.copy())
         for feed in islice(self._left, _AT_ONCE):

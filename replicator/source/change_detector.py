@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from replicator.wire.messages import BEHIND
 from rt.errors import Refused
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
@@ -81,6 +82,8 @@ class ChangeDetector:
     def refresh(self) -> None:
         """Read the new part of the manifest, after checking that the log was not replaced."""
         is_as_read = self._log.is_as_read()
+        if self._is_copy and not is_as_read and not self._log.is_in_place():
+            raise Refused(BEHIND, f"{self._log.path} is being copied again")
         if self.has_rested or not is_as_read:
             self.demand_same_log()
         if not (is_as_read and self._log.has_inodes):

@@ -23,6 +23,7 @@ from replicator.source.source import (
 from replicator.wire.codec import DATA_HEAD_BYTES, encode
 from replicator.wire.frame_buffer import FrameBuffer
 from replicator.wire.messages import (
+    BEHIND,
     Ack,
     ArchivedNotice,
     CaughtUpNotice,
@@ -341,7 +342,8 @@ class SourceChannel:
         elif isinstance(effect, TellArchived):
             message = ArchivedNotice(self.channel, effect.rolled, effect.line)
         elif isinstance(effect, Refuse):
-            raise Refused("diverged", f"{self.log.path}: {effect.words}")
+            code = "diverged" if self._end is None else BEHIND  # a node has set its end aside
+            raise Refused(code, f"{self.log.path}: {effect.words}")
         else:
             return False
         send(encode(message))

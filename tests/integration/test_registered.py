@@ -54,7 +54,7 @@ class Nodes:
     """A ledger, and leaders of it; more than one may believe that it leads."""
 
     def __init__(self):
-        self.ledger, self.now_s, self.now_ns = Ledger(), 100.0, 0
+        self.ledger, self.now_s, self.now_ns, self.term = Ledger(), 100.0, 0, 1
         self.end = Position.parse("9.0.0")
         self.barriers = 0  # how often a leader waited for the latest
         self.behind = None  # the notes that a leader knows that has not executed its log
@@ -63,7 +63,14 @@ class Nodes:
 
     def view(self):
         notes = dict(self.ledger.notes) if self.behind is None else self.behind
-        return SimpleNamespace(notes=notes, leads=True, end=self.end, number=0, time_ns=0)
+        return SimpleNamespace(
+            notes=notes,
+            leads=True,
+            end=self.end,
+            number=0,
+            time_ns=0,
+            engine=SimpleNamespace(term=self.term),
+        )
 
     def decide(self, note, is_done, *, may_repeat):
         self.between()
@@ -678,3 +685,15 @@ def test_a_cursor_of_a_stream_that_was_empty_keeps_its_place(tmp_path):
         publisher.flush("merged", PATIENCE_S)
         with client.subscriber(cursor=cursor, start="latest", follow=False) as reader:
             assert [each.payload for each in reader] == [b"%d" % number for number in range(5)]
+
+
+def test_a_leader_that_leads_again_gives_the_holder_its_time(nodes):
+    """The holder spoke to another leader in between; a standby fenced a reader that lives."""
+    first, second = nodes.leader(), nodes.leader()
+    opened(first)
+    nodes.term = 2
+    for _ in range(10):
+        nodes.now_s += 0.5
+        acked(second, 1)
+    nodes.term, nodes.now_s = 3, nodes.now_s + 0.1
+    assert code_of(opened, first) == "held"

@@ -6,7 +6,7 @@ import pytest
 
 from replicator.serve.feeds import LogFeeds
 from rt.errors import Refused
-from rt.position import Position
+from rt.position import START, Position
 
 END = Position(64)
 MANY = 200
@@ -58,3 +58,12 @@ def test_all_are_turned_away_whatever_was_left(many):
     many.rung.clear()
     many.feeds.refuse(Refused("forked", "why"))
     assert sorted(many.rung) == list(range(MANY))
+
+
+def test_pullers_open_a_file_again_once_the_log_has_become_shorter():
+    """A file at the end was set aside; one that had it open waited for ever for the rest of it."""
+    feeds = LogFeeds("out")
+    feeds.grown(Position(64))
+    assert not feeds.damaged.replaced
+    feeds.grown(START)
+    assert feeds.damaged.replaced == 1

@@ -17,8 +17,8 @@ PROMOTE = {"do": "promote-member", "name": "n4"}
 class Leader:
     """A node in whose log n4 votes, by an entry that is not committed yet."""
 
-    def __init__(self):
-        self.leads, self.leader, self.members = True, "n1", MEMBERS
+    def __init__(self, members=MEMBERS, retention=None):
+        self.leads, self.leader, self.members = True, "n1", members
         self.term, self.commit, self.role = TERM, INDEX - 1, EngineRole.LEADER
         self.last_change = SimpleNamespace(index=INDEX)
         self.waits = []
@@ -28,7 +28,7 @@ class Leader:
             agreement=SimpleNamespace(timers=SimpleNamespace(election_ticks=10)),
             storage=SimpleNamespace(log_id=""),
         )  # fmt: skip
-        self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), None, self.wait)
+        self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), retention, self.wait)
 
     def ask(self, question):
         return question()
@@ -139,3 +139,25 @@ def test_a_replacement_that_is_run_again_has_the_leader_confirm_it():
     changes, asked = asked_for([answer_of("n1", "n2", "n4")] * 2)
     replace_member(changes, "n3", "n4", "d:7420")
     assert [what for what, _ in asked] == ["members", "promote-member"]
+
+
+class Settled:
+    """What a leader knows of merged logs, first right after its start."""
+
+    settled_index, durable = 0, None
+
+    def durable_at(self, _name):
+        """Return up to where the learner has it."""
+        return self.durable
+
+
+def test_a_learner_is_not_promoted_by_a_leader_that_has_just_started():
+    """It took 0 for what most nodes have merged, and kept that as the learner's target."""
+    learner = {**MEMBERS, "n4": Seat(1, False, "n4:7420")}
+    retention = Settled()
+    leader = Leader(learner, retention)
+    for settled, durable, words in ((0, None, "not heard"), (0, 0, "not known"), (9, 0, "0 of 9")):
+        retention.settled_index, retention.durable = settled, durable
+        with pytest.raises(Refused, match=words) as refused:
+            do(leader, PROMOTE)
+        assert refused.value.code == "not-caught-up"

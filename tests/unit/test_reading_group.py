@@ -597,3 +597,27 @@ def test_what_was_done_after_a_rejection_does_not_count_where_the_range_had_to_g
     )
     assert answer["lost"] == [number]
     assert nodes.group().claims[-1].first == at[2], "handed out again, with all that follows"
+
+
+def test_a_leader_that_leads_again_hands_out_no_range_of_a_living_member(nodes, tmp_path):
+    """Its member reported to another leader in between; the range went to a second member."""
+    first, second = nodes.leader(), nodes.leader()
+    first.join(JOIN, SPARK)
+    held = worked(first, "a")["claims"][0]
+    nodes.term = 2
+    for _ in range(10):
+        nodes.now_s += 0.5
+        assert worked(second, "a", held=[held["number"]], messages=0)["lost"] == []
+    nodes.term, nodes.now_s = 3, nodes.now_s + 0.1
+    given = worked(first, "b")["claims"][0]
+    assert not set(places(tmp_path, held)) & set(places(tmp_path, given))
+
+
+def test_a_leader_whose_log_is_copied_does_not_say_that_a_group_is_done(tmp_path):
+    """Its members ended with messages that none of them had handled."""
+    (tmp_path / "out").mkdir()
+    leader = Nodes(tmp_path / "out", Position(4096), 10).leader()
+    leader.join(JOIN, SPARK)
+    with pytest.raises(Refused, match="is being copied") as refused:
+        worked(leader, "a")
+    assert refused.value.code == "undecided"

@@ -118,9 +118,11 @@ class MemberAdmin:
         first requested.
         """
         durable, settled = self._retention.durable_at(name), self._retention.settled_index
-        target = self._targets.setdefault(name, settled)
         if durable is None:
             raise Refused("not-caught-up", f"{name} was not heard lately; is it running?")
+        if not settled:  # this node has just started; the first report of a majority is due
+            raise Refused("not-caught-up", "what a majority has merged is not known here yet")
+        target = self._targets.setdefault(name, settled)
         if durable < target:
             words = f"has merged {durable} of {target} instructions durably"
             raise Refused("not-caught-up", f"{name} {words}")

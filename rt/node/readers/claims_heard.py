@@ -25,6 +25,13 @@ class ClaimsHeard:
         self._steady_s = steady_s
         self._claims: dict[str, dict[int, float]] = {}  # time by group and claim number
         self._members: dict[str, dict[str, float]] = {}
+        self._term = -1  # in which this was heard
+
+    def leads(self, term: int) -> None:
+        """Forget what was heard in an earlier term: holders may have reported elsewhere since."""
+        if term != self._term:
+            self._term = term
+            self._claims.clear()
 
     def hear(self, group: str, number: int) -> None:
         """Record a sign of life from a claim's holder."""

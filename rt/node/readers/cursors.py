@@ -60,6 +60,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         self._stream = stream
         self._steady_s = steady_s
         self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
+        self._term = -1  # in which they were heard
 
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Open a cursor for the reader that asks, at the log's start if new; return its state.
@@ -165,6 +166,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         """
         if not cursor.holder:
             return False
+        self._forget_earlier()
         now_s = self._steady_s()
         epoch, heard_s = self._heard.get(cursor.name, (0, now_s))
         if epoch != cursor.epoch:
@@ -172,7 +174,14 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
             return True
         return now_s - heard_s < cursor.silence_s
 
+    def _forget_earlier(self) -> None:
+        """Forget what was heard in an earlier term: holders may have reported elsewhere since."""
+        if (term := self._view().engine.term) != self._term:
+            self._term = term
+            self._heard.clear()
+
     def _hear(self, name: str, epoch: int) -> None:
+        self._forget_earlier()
         self._heard[name] = (epoch, self._steady_s())
         if len(self._heard) > 2 * CURSORS_MAX:  # some cursors were forgotten
             known = self._heard.copy()

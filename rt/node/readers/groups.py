@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from rt.errors import CorruptLog, Misuse, Refused
 from rt.format.message import Batch
+from rt.log.files.archived import place_after
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
 from rt.log.read.start import parse_start
@@ -135,6 +136,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         node does not know the group yet, nothing is recorded, and `work` refuses the request.
         """
         name, said = str(request.get("name")), _work(request)
+        self._heard.leads(self._view().engine.term)
         group = self.get(name)
         if group is None or not group.belongs_to(identity):
             return
@@ -175,6 +177,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         def change(known: ReadingGroup | None) -> ReadingGroup:
             group = self.existing(known, name)
             demand_owner(group, identity)
+            self._heard.leads(self._view().engine.term)
             handed_out.clear()
             freed.clear()
             lost[:] = [each for each in _named(said) if group.find_claim(each) is None]
@@ -293,6 +296,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
                 while left > 0 and size < _BYTES_MAX:
                     found = reader.poll()
                     if found is None:
+                        _demand_whole(log, reader.position, view.end)
                         break
                     if not isinstance(found, Batch):
                         continue
@@ -307,6 +311,13 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
             except CorruptLog as error:
                 raise Refused("corrupt", f"the merged log is damaged at {error.position}") from None
         return end
+
+
+def _demand_whole(log: LogDirectory, read_to: Position, end: Position) -> None:
+    """Refuse if the log here ends before its agreed end, because it is being copied."""
+    if place_after(log.manifest, read_to) < end:
+        words = f"the merged log of this node ends at {read_to}, and is being copied up to {end}"
+        raise Refused("undecided", f"{words}; ask again")
 
 
 def _demand_same(known: ReadingGroup, wanted: ReadingGroup) -> None:
