@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from replicator_host import eventually
 
 from rt.errors import DiskFailed
-from rt.format.manifest import SESSION, LogIdentity
+from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled
+from rt.log.files.archived import MERGED
 from rt.log.files.disk import OsDisk
 from rt.log.write.appender import Appender
 from rt.net.loop.event_loop import EventLoop
@@ -68,4 +69,19 @@ def test_a_file_that_ends_after_all_of_it_was_swept_is_archived(tmp_path):
     log.roll(2)
     sweep.sweep_inputs({"jfk": second}, 1)
     assert list(log.manifest.archived) == [START, second]
+    log.close()
+
+
+def test_a_file_before_those_that_the_publisher_archived_is_archived_too(tmp_path):
+    """A node that had been away skipped them, and kept the older file for ever."""
+    log = Appender(OsDisk(), str(tmp_path), LogIdentity(SESSION, "flights", "jfk", "1" * 32, 0))
+    inbox = SimpleNamespace(session="jfk", appender=log, swept=(START, 0))
+    inputs = SimpleNamespace(every=lambda: [inbox], begun_after=lambda _name: 0)
+    kept, skipped, active = (Position.of(0, number, 0) for number in range(3))
+    log.begin_file(kept)
+    log.roll(1)
+    log.skip_archived(Rolled(skipped, 64, 0, 1, 1, 1, 1), Archived(skipped, 1, MERGED))
+    log.begin_file(active)
+    Sweep(OsDisk(), inputs, fold_s=0).sweep_inputs({"jfk": active}, 1)
+    assert set(log.manifest.archived) == {kept, skipped}
     log.close()

@@ -79,7 +79,7 @@ class Sweep:
             if target and found != each.swept and self._inputs.begun_after(each.session) <= index:
                 if not each.swept[0]:
                     each.appender.finish_archiving()  # what an earlier process left
-                self._archive_input(each.appender, target)
+                self._archive_input(each.appender, target, each.swept[0])
                 each.swept = found
 
     def _empty(self, merged: Appender, end: Position) -> None:
@@ -107,10 +107,10 @@ class Sweep:
             fold_file(os.path.join(merged.directory, file.file_name))
             self._folded_to = file.next_file()
 
-    def _archive_input(self, log: Appender, merged_to: Position) -> None:
+    def _archive_input(self, log: Appender, merged_to: Position, swept: Position) -> None:
         known, at_ns = log.manifest, self._now_ns()
         files = known.order[: bisect_right(known.order, merged_to)]
-        first = bisect_left(files, max(known.archived, default=START))
+        first = bisect_left(files, swept.file)  # earlier ones were archived then
         gone = [
             Archived(file, at_ns, MERGED)
             for file in files[first:]
