@@ -29,6 +29,7 @@ from rt.log.notify.shipping import ShippingNote
 from rt.log.write.appender import Appender
 from rt.log.write.dropping import Dropping, notice_of
 from rt.log.write.sending import sending
+from rt.log.write.writer import SessionWriter
 from rt.position import START, Position
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.planner import Planner
@@ -397,6 +398,21 @@ def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(ram_pat
         flushing.join()
         assert "only replicated" in str(late[0])
         assert full.dropped()[0].first == 10
+
+
+def test_a_drop_that_meets_a_full_disk_is_told_once(tmp_path):
+    """The publisher was told that twice as many messages were dropped."""
+    disk = FaultyDisk()
+    with closing(SessionWriter(str(tmp_path), STREAM, "jfk", disk=disk, limit=DROPS)) as writer:
+        for _ in range(40):
+            writer.write([1], [bytes(7 * KIB)], None)
+        disk.room = 0
+        with pytest.raises(OSError, match="No space left"):
+            writer.drop_oldest()
+        disk.room = None
+        assert writer.drop_oldest()
+        (told,) = writer.dropping.take_untold()
+    assert (told,) == writer.dropping.spans
 
 
 def test_what_was_there_before_is_kept(tmp_path):

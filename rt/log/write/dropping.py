@@ -91,7 +91,12 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Record a dropped span before its manifest line is written, so it is never confirmed."""
+        """Record a dropped span before its manifest line is written, so it is never confirmed.
+
+        An attempt that a full disk ended has recorded it already.
+        """
+        if self.spans and self.spans[-1].end >= gone.end:
+            return
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
