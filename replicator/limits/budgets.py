@@ -40,10 +40,11 @@ class DaySessions:
         [True, False, True]
         """
         claimed_s = self.claimed_s
-        if session not in claimed_s and len(claimed_s) >= most:
-            for name in [each for each, at_s in claimed_s.items() if now_s - at_s > _SESSION_S]:
-                del claimed_s[name]
+        if session not in claimed_s:
+            while claimed_s and now_s - claimed_s[oldest := next(iter(claimed_s))] > _SESSION_S:
+                del claimed_s[oldest]
             if len(claimed_s) >= most:
                 return False
+        claimed_s.pop(session, None)  # the last claimed are the last, so the oldest go first
         claimed_s[session] = now_s
         return True

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator.limits.budgets import DaySessions
 from replicator.limits.quotas import NO_QUOTA, Quota, Quotas
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
@@ -62,6 +63,15 @@ def test_a_session_beyond_the_quota_is_refused_until_a_day_has_passed():
     held.quotas.claim_session("lga", "c")
     held.now_s += 86_401
     held.quotas.claim_session("jfk", "c")
+
+
+def test_sessions_of_earlier_days_are_forgotten_though_no_quota_counts_them():
+    """A publisher with a new session for each request filled the memory of its nodes."""
+    sessions = DaySessions()
+    for day in range(5):
+        for number in range(100):
+            assert sessions.admit(f"{day}-{number}", 1000, day * 2 * 86_400.0)
+    assert len(sessions.claimed_s) == 100
 
 
 def test_one_publisher_has_limits_of_its_own_and_the_default_for_the_rest():
