@@ -119,8 +119,16 @@ class LateCheck:
         Raises:
             OSError: a log cannot be read, or the record that it is poisoned cannot be written.
         """
+        failed: OSError | None = None
         for span in list(self._spans.values()):
-            self.post(partial(self._advance, span, self._check(span)))
+            try:
+                reached = self._check(span)
+            except OSError as error:
+                failed = error  # the other copies are checked all the same
+                continue
+            self.post(partial(self._advance, span, reached))
+        if failed is not None:
+            raise failed
 
     def _advance(self, span: _Span, reached: Position) -> None:
         """Record how far a span was checked; forget the span if nothing of it is left to check."""

@@ -294,6 +294,20 @@ def test_frames_that_come_during_a_check_are_checked_by_the_next_one(copies):
     assert noted == [True, True]
 
 
+def test_a_copy_that_cannot_be_read_keeps_no_other_from_being_checked(copies):
+    """One bad sector, and no session of the node was ever found poisoned."""
+    copies.fill("jfk", [good])
+    copies.fill("lga", [bad])
+    path = os.path.join(copies.top, "jfk", "log.0.0")
+    os.unlink(path)
+    os.mkdir(path)
+    copies.left = 10 * MIB
+    with pytest.raises(OSError, match=r"jfk|directory"):
+        copies.check.turn()
+    assert copies.check.why_refused(copies.logs["lga"])
+    assert copies.check.unchecked == {copies.logs["jfk"].directory}
+
+
 def test_memory_does_not_grow_with_what_is_unchecked(copies):
     """Frames come faster than they are checked for as long as a publisher likes."""
     copies.fill("jfk", [good] * 500)
