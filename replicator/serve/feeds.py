@@ -59,8 +59,9 @@ class LogFeeds:
     Threads:
         Connections call `open` and `forget`, which change one entry of `_feeds`. The one thread
         that appends calls `grown`, `begin`, `go_on`, `turn_away` and `refuse`, which copy `_feeds`.
-        Only that thread writes `end`, `_left`, `moved` and `refusal`. `end` only grows. `damaged`
-        has a lock of its own; the functions given at the start are never replaced.
+        Only that thread writes `end`, `_left`, `moved` and `refusal`. `end` grows, unless a file at
+        the log's end was set aside. `damaged` has rules of its own; the functions given at the
+        start are never replaced.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class LogFeeds:
     def begin(self, end: Position) -> None:
         """Notify the first few connections that the log has grown; call `go_on` soon after."""
         if end < self.end:  # a file at the end was set aside, and pullers may have it open
-            self.damaged.replaced += 1
+            self.damaged.reopen()
         self.end = end
         self._left = iter(self._feeds.copy())
         for feed in islice(self._left, _AT_ONCE):

@@ -9,8 +9,9 @@ from rt.position import Position
 class DamagedFiles:
     """Keeps the damaged files of a log from being served until they are replaced or archived.
 
-    Threads: the thread that checks the log calls `bar` and `clear`, which replace `_found`; any
-    thread may call `demand_whole` and read `replaced`, a count that grows when a file was replaced.
+    Threads: the thread that checks the log calls `bar` and `clear`, which replace `_found`; the
+    thread that appends to the log calls `reopen`. Any thread may call `demand_whole` and read
+    `replaced`, which changes when a file was replaced; of two changes at once one may be lost.
     """
 
     def __init__(self) -> None:
@@ -24,8 +25,12 @@ class DamagedFiles:
 
     def clear(self, file: Position) -> None:
         """Serve a file again, after it was replaced or archived."""
-        self.replaced += 1
+        self.reopen()
         self._found = {start: each for start, each in self._found.items() if start != file}
+
+    def reopen(self) -> None:
+        """Have readers open their files again, because a file was replaced."""
+        self.replaced += 1
 
     def demand_whole(self, file: Position) -> None:
         """Raise `CorruptLog` if a file is known to be damaged."""
