@@ -40,9 +40,9 @@ class SimSweep(Sweep):
         super().__init__(node.disk, node.inboxes, fold_s=0, now_ns=lambda: paced_ns(node))
         self._node = node
 
-    def _archive_input(self, log: Appender, merged_to: Position) -> None:
+    def _archive_input(self, log: Appender, merged_to: Position, swept: Position) -> None:
         self._node.world.stream.gives_up(self._node.name, log.identity.name, merged_to)
-        super()._archive_input(log, merged_to)
+        super()._archive_input(log, merged_to, swept)
 
 
 class SimSweeper(NodeSweeper):
