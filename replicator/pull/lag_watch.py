@@ -44,7 +44,8 @@ class LagWatch(Generic[Node]):
     asked `lag_s` later, still reports an earlier end. If the current node does not answer, the
     puller leaves it once the copy has not grown for `lag_s`. A node that has everything is kept,
     even if the copy has not caught up with it. A node that was left is avoided for `AVOID_S`, or
-    until it has what it lacked. No node is left unless another node is known to have more.
+    until it has what it lacked. No node is left unless another node is known to have more, or is
+    nearer and has as much.
 
     Pure: the caller passes the time.
     """

@@ -166,8 +166,14 @@ def _latest(nodes: AdminClient) -> Position | None:
 
 
 def _say_event(event: Event) -> None:
-    """Log a gap or a poisoned frame, because of which streams may be incomplete."""
-    if isinstance(event, Superseded):  # the store has changes that no log has: it is made again
+    """Log a gap or a poisoned frame, because of which streams may be incomplete.
+
+    Raises:
+        SupersededError: another log continues the one that was followed, without some of the
+            changes in the store. The store is built again at the next start.
+    """
+    if isinstance(event, Superseded):
+        _log.error("start the gateway again: its streams have changes that the log has no more")
         raise SupersededError(event)
     if isinstance(event, Gap | Poisoned):
         _log.warning("streams may lack messages: %s", event)

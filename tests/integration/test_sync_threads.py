@@ -165,18 +165,23 @@ def test_plans_that_others_took_the_place_of_do_not_pile_up(threads):
         threads.leave(job)
 
 
-def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threads):
-    """The file may be closed then, and no thread is left behind."""
-    (job,) = joined(threads, Job())
+def demand_waiting(threads, job, call):
+    """Check that a call waits until the job's turn has ended."""
     job.hold()
     threads.ask(job)
     job.demand_turn()
-    leaving = threading.Thread(target=threads.leave, args=(job,))
-    leaving.start()
-    assert leaving.is_alive()
+    waiting = threading.Thread(target=call, args=(job,))
+    waiting.start()
+    assert waiting.is_alive()
     job.gate.set()
-    leaving.join(60)
-    assert not leaving.is_alive()
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threads):
+    """The file may be closed then, and no thread is left behind."""
+    (job,) = joined(threads, Job())
+    demand_waiting(threads, job, threads.leave)
     threads.ask(job)  # too late
     assert eventually(lambda: not names("test"))
     assert len(job.calls) == 1
@@ -186,15 +191,7 @@ def test_a_turn_can_be_awaited_and_the_job_goes_on(threads):
     """A session that was left is not looked at once the turn of that moment has ended."""
     (job,) = joined(threads, Job())
     threads.await_turn(job)  # there is none
-    job.hold()
-    threads.ask(job)
-    job.demand_turn()
-    waiting = threading.Thread(target=threads.await_turn, args=(job,))
-    waiting.start()
-    assert waiting.is_alive()
-    job.gate.set()
-    waiting.join(60)
-    assert not waiting.is_alive()
+    demand_waiting(threads, job, threads.await_turn)
     threads.ask(job)
     job.demand_turn()
     threads.leave(job)

@@ -27,7 +27,7 @@ class ClaimsHeard:
         self._members: dict[str, dict[str, float]] = {}
         self._term = -1  # in which this was heard
 
-    def leads(self, term: int) -> None:
+    def begin_term(self, term: int) -> None:
         """Forget what was heard in an earlier term: holders may have reported elsewhere since."""
         if term != self._term:
             self._term = term

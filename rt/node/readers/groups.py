@@ -136,7 +136,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         node does not know the group yet, nothing is recorded, and `work` refuses the request.
         """
         name, said = str(request.get("name")), _work(request)
-        self._heard.leads(self._view().engine.term)
+        self._heard.begin_term(self._view().engine.term)
         group = self.get(name)
         if group is None or not group.belongs_to(identity):
             return
@@ -177,7 +177,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         def change(known: ReadingGroup | None) -> ReadingGroup:
             group = self.existing(known, name)
             demand_owner(group, identity)
-            self._heard.leads(self._view().engine.term)
+            self._heard.begin_term(self._view().engine.term)
             handed_out.clear()
             freed.clear()
             lost[:] = [each for each in _named(said) if group.find_claim(each) is None]
